@@ -1,0 +1,195 @@
+package workflows
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+)
+
+var errSkeleton = errors.New("workflows: not built yet")
+
+type graph struct {
+	order      []string
+	in, out    map[string][]Edge
+	ancestors  map[string][]string
+	mergeOrder map[string][]string
+}
+
+func (g *graph) node(string) (*Node, bool) { return nil, false }
+
+func retryDelay(*Retry, int) time.Duration { return 0 }
+
+// A Template is a parsed string with {{ }} references (format 1.7).
+type Template struct{}
+
+// Source is the authored text.
+func (t *Template) Source() string { return "" }
+
+// A Scope answers the references of a template. A func that is nil, or that
+// returns false, leaves the reference unresolved.
+type Scope struct {
+	Inputs   func(name string) (json.RawMessage, bool)
+	Ctx      func(key string) (json.RawMessage, bool)
+	Output   func(node string) (json.RawMessage, bool) // for a bare reference
+	View     func(node string) (json.RawMessage, bool) // for a path below it; nil means Output
+	RunID    string                                    // save_to only; "" means unresolved
+	ReadFile func(path string) ([]byte, error)
+}
+
+// An UnresolvedError names the reference that has no value and no default.
+type UnresolvedError struct{ Ref string }
+
+func (e *UnresolvedError) Error() string { return "unresolved_reference: " + e.Ref }
+
+// Render evaluates the template to text. It fails with *UnresolvedError or with
+// the error of a filter; it never yields an empty string for a missing value.
+func (t *Template) Render(s Scope) (string, error) { return "", errSkeleton }
+
+// Options are what the loader cannot know by itself; every nil func skips its check.
+type Options struct {
+	// EnvDenied tells why a declared environment name is refused (P48).
+	EnvDenied func(name string) (reason string, denied bool)
+	// CheckURL checks the address of a network server or provider.
+	CheckURL func(rawURL string, allowLocal bool) error
+	// Servers are the names of the registered MCP servers (P75); nil skips.
+	Servers []string
+	// Registry finds an agent file by id for agent_ref; nil defers to dispatch.
+	Registry func(id string) (*Agent, bool)
+	// ReadRef reads an agent file named by $ref, relative to the workflow file.
+	ReadRef func(path string) ([]byte, error)
+}
+
+// Parse checks one workflow file. name is used in messages only. On failure the
+// error is a Problems with every problem of the file, in file order; warnings
+// are returned beside a good workflow.
+func Parse(name string, src []byte, opt Options) (*Workflow, Problems, error) {
+	return nil, nil, errSkeleton
+}
+
+// ParseAgent checks one agent file.
+func ParseAgent(name string, src []byte, opt Options) (*Agent, Problems, error) {
+	return nil, nil, errSkeleton
+}
+
+// FromSnapshot rebuilds the workflow of Snapshot; only checks that depend on
+// the file alone are made again.
+func FromSnapshot(snapshot json.RawMessage) (*Workflow, error) { return nil, errSkeleton }
+
+// A Problem is one thing wrong with a file.
+type Problem struct {
+	File      string `json:"file"`
+	Line, Col int    `json:"-"`
+	Rule      string `json:"rule"`  // P01 to P75
+	Class     string `json:"class"` // syntax, validation, secret_leak, graph, warning
+	Where     string `json:"where"` // workflow.nodes[2].branches[0].when
+	What      string `json:"what"`
+	Remedy    string `json:"remedy,omitempty"`
+}
+
+// Problems are all problems of a file, in file order; as an error each is a line
+// "file:line:col: where: what: remedy".
+type Problems []Problem
+
+func (p Problems) Error() string { return "" }
+
+// A Source is one place to look for workflow files.
+type Source struct {
+	Dir  string // searched recursively
+	Root string // the project root of files below it that have none of their own
+}
+
+// A Loaded is one workflow file that loaded, with its project root.
+type Loaded struct {
+	Workflow *Workflow
+	Root     string // absolute real path
+	Path     string // absolute path of the file
+}
+
+// A Catalog is what the sources hold. A file that did not load is in Broken and
+// keeps nothing else from loading.
+type Catalog struct {
+	Workflows []Loaded // by id
+	Broken    []Broken
+	Warnings  Problems
+}
+
+// Broken is a file that did not load. ID is its workflow id where that much
+// could be read, else "".
+type Broken struct {
+	Path     string
+	ID       string
+	Problems Problems
+}
+
+// Load reads every workflow and agent file of the sources. The error is for what
+// concerns no single file: an id used twice, a source that cannot be read, a
+// project root that is / or the user's home.
+func Load(sources []Source, opt Options) (*Catalog, error) { return nil, errSkeleton }
+
+// LoadFile reads one workflow file and the agents of its project.
+func LoadFile(path string, opt Options) (Loaded, Problems, error) {
+	return Loaded{}, nil, errSkeleton
+}
+
+// ProjectRoot is the nearest ancestor of the file, links resolved, that holds a
+// .relavium folder which is not home; else fallback. A root that is /, a drive or the
+// user's home is refused.
+func ProjectRoot(file, fallback, home string) (string, error) { return "", errSkeleton }
+
+// CheckPath refuses a workspace-relative path that is absolute, escapes the
+// workspace, or names a file on the confidentiality floor (format 6.3). It looks
+// at the words only; the reader jails the real path again.
+func CheckPath(path string) error { return errSkeleton }
+
+// An InputError lists every argument that is wrong: name, and what was expected.
+type InputError struct{ Fields []FieldError }
+
+// FieldError is one wrong argument; Field is its name, Want what was expected.
+type FieldError struct{ Field, Want string }
+
+func (e *InputError) Error() string { return "" }
+
+// ResolveInputs checks arguments (a JSON object, or nil for none) against the
+// declared inputs with exact JSON types, fills defaults and returns the inputs in
+// declared order; secret inputs appear as their mask. The error is an *InputError.
+func (w *Workflow) ResolveInputs(args json.RawMessage) (json.RawMessage, error) {
+	return nil, errSkeleton
+}
+
+// CoerceInputs turns name=value pairs of a command line into arguments for ResolveInputs.
+func (w *Workflow) CoerceInputs(pairs []string) (json.RawMessage, error) { return nil, errSkeleton }
+
+// SecretEnv is the environment variable that supplies a secret input:
+// RELAVIUM_INPUT_<WORKFLOW>_<INPUT>; with _FILE appended it names a file.
+func (w *Workflow) SecretEnv(input string) string { return "" }
+
+// CheckOutput validates a node's output against the schema that governs it, if
+// any. The error carries path and keyword only.
+func (w *Workflow) CheckOutput(node string, value json.RawMessage) error { return errSkeleton }
+
+// OutputSchema is the schema that governs a node's output (an agent node's own
+// wins over its agent's), or nil.
+func (w *Workflow) OutputSchema(node string) json.RawMessage { return nil }
+
+// Canonical is the canonical JSON of a value: keys sorted by UTF-16 code units, no
+// white space, strings escaped as ECMAScript does, number literals as they stand.
+func Canonical(value json.RawMessage) ([]byte, error) { return nil, errSkeleton }
+
+// Compact checks a JSON value strictly (UTF-8, no repeated key, depth and number
+// bounds) and returns it without white space, key order and digits kept.
+func Compact(value json.RawMessage) (json.RawMessage, error) { return nil, errSkeleton }
+
+// A Member is one key of a JSON object, in written order.
+type Member struct {
+	Key   string
+	Value json.RawMessage
+}
+
+// Members splits a JSON object into its members, in written order.
+func Members(object json.RawMessage) ([]Member, error) { return nil, errSkeleton }
+
+// Object writes members as a JSON object.
+func Object(members []Member) json.RawMessage { return nil }
+
+// Mermaid draws the graph as a Mermaid flowchart.
+func (w *Workflow) Mermaid() string { return "" }
