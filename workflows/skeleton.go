@@ -19,32 +19,6 @@ func (g *graph) node(string) (*Node, bool) { return nil, false }
 
 func retryDelay(*Retry, int) time.Duration { return 0 }
 
-// A Template is a parsed string with {{ }} references (format 1.7).
-type Template struct{}
-
-// Source is the authored text.
-func (t *Template) Source() string { return "" }
-
-// A Scope answers the references of a template. A func that is nil, or that
-// returns false, leaves the reference unresolved.
-type Scope struct {
-	Inputs   func(name string) (json.RawMessage, bool)
-	Ctx      func(key string) (json.RawMessage, bool)
-	Output   func(node string) (json.RawMessage, bool) // for a bare reference
-	View     func(node string) (json.RawMessage, bool) // for a path below it; nil means Output
-	RunID    string                                    // save_to only; "" means unresolved
-	ReadFile func(path string) ([]byte, error)
-}
-
-// An UnresolvedError names the reference that has no value and no default.
-type UnresolvedError struct{ Ref string }
-
-func (e *UnresolvedError) Error() string { return "unresolved_reference: " + e.Ref }
-
-// Render evaluates the template to text. It fails with *UnresolvedError or with
-// the error of a filter; it never yields an empty string for a missing value.
-func (t *Template) Render(s Scope) (string, error) { return "", errSkeleton }
-
 // Options are what the loader cannot know by itself; every nil func skips its check.
 type Options struct {
 	// EnvDenied tells why a declared environment name is refused (P48).
@@ -170,26 +144,6 @@ func (w *Workflow) CheckOutput(node string, value json.RawMessage) error { retur
 // OutputSchema is the schema that governs a node's output (an agent node's own
 // wins over its agent's), or nil.
 func (w *Workflow) OutputSchema(node string) json.RawMessage { return nil }
-
-// Canonical is the canonical JSON of a value: keys sorted by UTF-16 code units, no
-// white space, strings escaped as ECMAScript does, number literals as they stand.
-func Canonical(value json.RawMessage) ([]byte, error) { return nil, errSkeleton }
-
-// Compact checks a JSON value strictly (UTF-8, no repeated key, depth and number
-// bounds) and returns it without white space, key order and digits kept.
-func Compact(value json.RawMessage) (json.RawMessage, error) { return nil, errSkeleton }
-
-// A Member is one key of a JSON object, in written order.
-type Member struct {
-	Key   string
-	Value json.RawMessage
-}
-
-// Members splits a JSON object into its members, in written order.
-func Members(object json.RawMessage) ([]Member, error) { return nil, errSkeleton }
-
-// Object writes members as a JSON object.
-func Object(members []Member) json.RawMessage { return nil }
 
 // Mermaid draws the graph as a Mermaid flowchart.
 func (w *Workflow) Mermaid() string { return "" }
