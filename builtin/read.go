@@ -1,0 +1,192 @@
+package builtin
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+// MaxText is the most bytes that a Reader reads from one file.
+const MaxText = 4 << 20
+
+// A ReadError says why a file was not read. Its text names neither the file nor
+// any folder, so that it may be shown to whoever may see the run.
+type ReadError struct{ Reason string }
+
+func (e *ReadError) Error() string { return "read_file: " + e.Reason }
+
+// A Reader reads text files of a workspace. The zero value works; it is safe for
+// concurrent use.
+type Reader struct {
+	// Private are absolute folders whose files are never read, wherever the
+	// workspace is.
+	Private []string
+}
+
+// ReadText returns the whole UTF-8 text of the file that path names below root,
+// the absolute path of a workspace. Links are followed inside the workspace
+// only, and the floor of format 6.3 is checked on the written and on the real
+// path. A file that is not regular, has more than one link, holds more than
+// MaxText bytes or is not UTF-8 is refused. Every error is a *ReadError.
+func (r Reader) ReadText(root, path string) ([]byte, error) {
+	if err := workflows.CheckPath(path); err != nil {
+		return nil, &ReadError{Reason: "the path is not allowed in this workspace"}
+	}
+	realRoot, err := filepath.EvalSymlinks(root)
+	if err != nil {
+		return nil, &ReadError{Reason: "the workspace cannot be opened"}
+	}
+	names, err := r.resolve(realRoot, path)
+	if err != nil {
+		return nil, err
+	}
+	jail, err := os.OpenRoot(realRoot)
+	if err != nil {
+		return nil, &ReadError{Reason: "the workspace cannot be opened"}
+	}
+	file, err := openBelow(jail, names)
+	if err != nil {
+		return nil, err
+	}
+	text, err := readAll(file)
+	if closeErr := file.Close(); err == nil && closeErr != nil {
+		return nil, &ReadError{Reason: "the file cannot be read"}
+	}
+	return text, err
+}
+
+// resolve follows every link of path and returns the names from the workspace
+// down to the real file.
+func (r Reader) resolve(realRoot, path string) ([]string, error) {
+	target, err := filepath.EvalSymlinks(filepath.Join(realRoot, filepath.FromSlash(path)))
+	if err != nil {
+		return nil, readFault(err)
+	}
+	rel, err := filepath.Rel(realRoot, target)
+	if err != nil || !filepath.IsLocal(rel) {
+		return nil, &ReadError{Reason: "the file is not inside the workspace"}
+	}
+	if err := workflows.CheckPath(filepath.ToSlash(rel)); err != nil {
+		return nil, &ReadError{Reason: "the path is not allowed in this workspace"}
+	}
+	for _, private := range r.Private {
+		if realPrivate, err := filepath.EvalSymlinks(private); err == nil && below(target, realPrivate) {
+			return nil, &ReadError{Reason: "the path is not allowed in this workspace"}
+		}
+	}
+	return strings.Split(rel, string(filepath.Separator)), nil
+}
+
+func below(path, folder string) bool {
+	if runtime.GOOS == "windows" || runtime.GOOS == "darwin" {
+		path, folder = strings.ToLower(path), strings.ToLower(folder)
+	}
+	rel, err := filepath.Rel(folder, path)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// openBelow opens the regular file at the end of names, none of which may be a
+// link any more: each is looked at without following it and must be the very
+// file that is then open, so that a link put in its place meanwhile is noticed.
+// It closes dir.
+func openBelow(dir *os.Root, names []string) (*os.File, error) {
+	for _, name := range names[:len(names)-1] {
+		next, err := openFolder(dir, name)
+		if closeErr := dir.Close(); err == nil && closeErr != nil {
+			err = readFault(errors.Join(closeErr, next.Close()))
+		}
+		if err != nil {
+			return nil, err
+		}
+		dir = next
+	}
+	file, err := openRegular(dir, names[len(names)-1])
+	if closeErr := dir.Close(); err == nil && closeErr != nil {
+		return nil, readFault(errors.Join(closeErr, file.Close()))
+	}
+	return file, err
+}
+
+func openFolder(dir *os.Root, name string) (*os.Root, error) {
+	seen, err := dir.Lstat(name)
+	if err != nil {
+		return nil, readFault(err)
+	}
+	next, err := dir.OpenRoot(name)
+	if err != nil {
+		return nil, readFault(err)
+	}
+	opened, err := next.Stat(".")
+	if err != nil || !os.SameFile(seen, opened) {
+		return nil, readFault(errors.Join(err, next.Close()))
+	}
+	return next, nil
+}
+
+func openRegular(dir *os.Root, name string) (*os.File, error) {
+	seen, err := dir.Lstat(name)
+	if err != nil {
+		return nil, readFault(err)
+	}
+	if !seen.Mode().IsRegular() {
+		return nil, &ReadError{Reason: "not a regular file"}
+	}
+	file, err := dir.OpenFile(name, os.O_RDONLY|openNonblock, 0)
+	if err != nil {
+		return nil, readFault(err)
+	}
+	if err := checkOpened(file, seen); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+func checkOpened(file *os.File, seen fs.FileInfo) error {
+	opened, err := file.Stat()
+	if err != nil || !os.SameFile(seen, opened) {
+		return &ReadError{Reason: "the file changed while it was opened"}
+	}
+	links, err := linkCount(file, opened)
+	switch {
+	case err != nil:
+		return &ReadError{Reason: "the file cannot be read"}
+	case links > 1:
+		return &ReadError{Reason: "the file has more than one hard link"}
+	case opened.Size() > MaxText:
+		return &ReadError{Reason: fmt.Sprintf("the file is larger than %d bytes", MaxText)}
+	}
+	return nil
+}
+
+func readAll(file *os.File) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(file, MaxText+1))
+	switch {
+	case err != nil:
+		return nil, &ReadError{Reason: "the file cannot be read"}
+	case len(text) > MaxText:
+		return nil, &ReadError{Reason: fmt.Sprintf("the file is larger than %d bytes", MaxText)}
+	case !utf8.Valid(text):
+		return nil, &ReadError{Reason: "the file is not UTF-8 text"}
+	}
+	return text, nil
+}
+
+// readFault says what went wrong without the path that is in err.
+func readFault(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &ReadError{Reason: "no such file in the workspace"}
+	case errors.Is(err, fs.ErrPermission):
+		return &ReadError{Reason: "no permission to read the file"}
+	default:
+		return &ReadError{Reason: "the file cannot be read"}
+	}
+}
