@@ -1,0 +1,49 @@
+# make help lists what there is.
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-clients lint fmt fuzz bench vuln clean
+GO       ?= go
+TOOLS    := bin/tools
+BENCH    ?= .
+FUZZTIME ?= 10s
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## bin/relavium-serve, one static file
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/relavium-serve ./cmd/relavium-serve
+
+demo: build ## publish examples/workflows and drive one as an MCP client would
+	@$(GO) run ./integration/demo
+
+test: clients ## everything, with the race detector and the real MCP clients
+	$(GO) vet ./...
+	$(GO) test -race -timeout 20m ./...
+
+test-clients: clients ## only the built binary with real MCP clients
+	$(GO) test -race -count=1 -timeout 10m -run TypeScript ./integration
+
+lint: $(TOOLS)/golangci-lint ## the linters of .golangci.yml, formatting included
+	$(TOOLS)/golangci-lint run ./...
+
+fmt: $(TOOLS)/golangci-lint ## format every file
+	$(TOOLS)/golangci-lint fmt ./...
+
+fuzz: ## every fuzz target for FUZZTIME (10s)
+	scripts/fuzz $(FUZZTIME)
+
+bench: ## every benchmark, or those that match BENCH
+	$(GO) test -run '^$$' -bench '$(BENCH)' -timeout 60m ./...
+
+vuln: $(TOOLS)/govulncheck ## known vulnerabilities that the binary can reach
+	cd tools && $(GO) run ./vuln -scanner ../$(TOOLS)/govulncheck -allow vuln/allow.txt -dir ..
+
+clean: ## remove what was built
+	rm -rf bin integration/clients/node_modules
+
+.PHONY: clients
+clients:
+	@scripts/clients
+
+$(TOOLS)/%: tools/go.sum
+	cd tools && $(GO) build -o ../$(TOOLS)/ tool
+	@touch $(TOOLS)/*
