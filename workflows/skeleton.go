@@ -110,33 +110,6 @@ func LoadFile(path string, opt Options) (Loaded, Problems, error) {
 // user's home is refused.
 func ProjectRoot(file, fallback, home string) (string, error) { return "", errSkeleton }
 
-// CheckPath refuses a workspace-relative path that is absolute, escapes the
-// workspace, or names a file on the confidentiality floor (format 6.3). It looks
-// at the words only; the reader jails the real path again.
-func CheckPath(path string) error { return errSkeleton }
-
-// An InputError lists every argument that is wrong: name, and what was expected.
-type InputError struct{ Fields []FieldError }
-
-// FieldError is one wrong argument; Field is its name, Want what was expected.
-type FieldError struct{ Field, Want string }
-
-func (e *InputError) Error() string { return "" }
-
-// ResolveInputs checks arguments (a JSON object, or nil for none) against the
-// declared inputs with exact JSON types, fills defaults and returns the inputs in
-// declared order; secret inputs appear as their mask. The error is an *InputError.
-func (w *Workflow) ResolveInputs(args json.RawMessage) (json.RawMessage, error) {
-	return nil, errSkeleton
-}
-
-// CoerceInputs turns name=value pairs of a command line into arguments for ResolveInputs.
-func (w *Workflow) CoerceInputs(pairs []string) (json.RawMessage, error) { return nil, errSkeleton }
-
-// SecretEnv is the environment variable that supplies a secret input:
-// RELAVIUM_INPUT_<WORKFLOW>_<INPUT>; with _FILE appended it names a file.
-func (w *Workflow) SecretEnv(input string) string { return "" }
-
 // CheckOutput validates a node's output against the schema that governs it, if
 // any. The error carries path and keyword only.
 func (w *Workflow) CheckOutput(node string, value json.RawMessage) error { return errSkeleton }
