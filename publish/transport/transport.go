@@ -1,0 +1,140 @@
+// Package transport holds the message loops of a Model Context Protocol server:
+// it reads bounded JSON-RPC messages, keeps ids, tokens and arguments exactly
+// as they were sent, runs each request under a context of its own, and writes
+// every notification of a request before its response. It knows no tools: what
+// a request means is the business of the AnswerFunc that it is given.
+package transport
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/mark3labs/mcp-go/mcp"
+)
+
+// JSON-RPC 2.0 error codes that the loops use themselves.
+const (
+	CodeParse          = -32700
+	CodeInvalidRequest = -32600
+	CodeMethodNotFound = -32601
+	CodeInvalidParams  = -32602
+	CodeInternal       = -32603
+)
+
+// Causes with which a loop ends a request's context; context.Cause finds them.
+var (
+	// ErrClosed says that the connection is gone and nobody reads an answer.
+	ErrClosed = errors.New("transport: connection closed")
+	// ErrStopping says that the server is stopping; an answer is still written.
+	ErrStopping = errors.New("transport: server is stopping")
+)
+
+// A CancelledError is the cause when the client cancelled the request itself.
+// No response is written for such a request. Reason is what the client said.
+type CancelledError struct{ Reason string }
+
+func (e *CancelledError) Error() string { return "transport: cancelled by the client" }
+
+// An Error is a JSON-RPC error object.
+type Error struct {
+	Code    int             `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data,omitempty"`
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("json-rpc %d: %s", e.Code, e.Message) }
+
+// A Reply answers one request: Result or Error. With neither, nothing is
+// written. Delivered, if set, is called once after the reply was written to an
+// open connection without error.
+type Reply struct {
+	Result    json.RawMessage
+	Error     *Error
+	Delivered func()
+}
+
+// An AnswerFunc answers one request. It is called from many goroutines, must
+// not panic, and returns soon after ctx ends. ctx bounds the request only.
+type AnswerFunc func(ctx context.Context, req *Request) Reply
+
+// A Request is one JSON-RPC request as the client sent it.
+type Request struct {
+	// ID is the id byte for byte: a JSON string or an integer.
+	ID     json.RawMessage
+	Method string
+	// Params is an object, or nil. Members that differ from a name of the
+	// protocol only in case are gone; everything else is as it was sent.
+	Params json.RawMessage
+	// Principal is who sent it.
+	Principal string
+	// Session is what the client's initialize settled.
+	Session *Session
+	// Notify writes a notification that belongs to this request, ahead of its
+	// response. It fails once the request was cancelled or the connection is
+	// gone; nothing is written then. Params must encode to a JSON object.
+	Notify func(method string, params json.RawMessage) error
+}
+
+// Param returns one member of the request's params, as sent, or nil.
+func (r *Request) Param(name string) json.RawMessage { return field(r.Params, name) }
+
+// Meta returns one member of the request's _meta, as sent, or nil.
+func (r *Request) Meta(name string) json.RawMessage { return field(field(r.Params, "_meta"), name) }
+
+func field(object json.RawMessage, name string) json.RawMessage {
+	ms, ok := members(object)
+	if !ok {
+		return nil
+	}
+	for _, m := range ms {
+		if m.key == name {
+			return m.value
+		}
+	}
+	return nil
+}
+
+// WithoutParam returns the params without one member, or nil if there are none.
+func (r *Request) WithoutParam(name string) json.RawMessage {
+	ms, ok := members(r.Params)
+	if !ok {
+		return nil
+	}
+	kept := make([]member, 0, len(ms))
+	for _, m := range ms {
+		if m.key != name {
+			kept = append(kept, m)
+		}
+	}
+	if len(kept) == len(ms) {
+		return r.Params
+	}
+	return object(kept)
+}
+
+// A Session is what a client's initialize settled for its connection. Clients
+// of revision 2026-07-28 have none: they say the same with each request. It is
+// safe for concurrent use.
+type Session struct {
+	mu           sync.Mutex
+	version      string
+	client       mcp.Implementation
+	capabilities mcp.ClientCapabilities
+}
+
+// Settle records the outcome of initialize.
+func (s *Session) Settle(version string, client mcp.Implementation, capabilities mcp.ClientCapabilities) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version, s.client, s.capabilities = version, client, capabilities
+}
+
+// Settled returns what initialize settled; the version is "" before that.
+func (s *Session) Settled() (version string, client mcp.Implementation, capabilities mcp.ClientCapabilities) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.version, s.client, s.capabilities
+}
