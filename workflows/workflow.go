@@ -31,6 +31,7 @@ type Workflow struct {
 	snapshot json.RawMessage
 	digest   string
 	graph    *graph
+	schemas  map[string]*compiledSchema // by node id
 }
 
 // Trigger says what starts a workflow; only Type matters to a server.
@@ -262,11 +263,11 @@ func (w *Workflow) In(id string) []Edge { return w.graph.in[id] }
 func (w *Workflow) Out(id string) []Edge { return w.graph.out[id] }
 
 // Ancestors returns every node from which id can be reached, in topological order.
-func (w *Workflow) Ancestors(id string) []string { return w.graph.ancestors[id] }
+func (w *Workflow) Ancestors(id string) []string { return w.graph.ancestorsOf(id) }
 
 // MergeOrder returns the nodes whose outputs a merge joins, in the order of format
 // 1.12: the members of its one parallel first, then the others as authored.
-func (w *Workflow) MergeOrder(id string) []string { return w.graph.mergeOrder[id] }
+func (w *Workflow) MergeOrder(id string) []string { return w.graph.mergeOrderOf(id) }
 
 // Agent returns the resolved agent of that id.
 func (w *Workflow) Agent(id string) (*Agent, bool) {

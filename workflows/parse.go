@@ -1,0 +1,102 @@
+package workflows
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+)
+
+// Options are what the loader cannot know by itself; every nil func skips its check.
+type Options struct {
+	// EnvDenied tells why a declared environment name is refused (P48).
+	EnvDenied func(name string) (reason string, denied bool)
+	// CheckURL checks the address of a network server or provider.
+	CheckURL func(rawURL string, allowLocal bool) error
+	// Servers are the names of the registered MCP servers (P75); nil skips.
+	Servers []string
+	// Registry finds an agent file by id for agent_ref; nil defers to dispatch.
+	Registry func(id string) (*Agent, bool)
+	// ReadRef reads an agent file named by $ref, relative to the workflow file.
+	ReadRef func(path string) ([]byte, error)
+}
+
+// Parse checks one workflow file. name is used in messages only. On failure the
+// error is a Problems with every problem of the file, in file order; warnings
+// are returned beside a good workflow, and beside the error as well.
+func Parse(name string, src []byte, opt Options) (*Workflow, Problems, error) {
+	root, problems := decode(name, src)
+	if root == nil || slices.ContainsFunc(problems, func(p Problem) bool { return p.Class == ClassSyntax }) {
+		errs, _ := problems.split(name)
+		return nil, nil, errs
+	}
+	c := &checker{file: name, opt: opt, problems: problems}
+	return c.finish(c.document(root), root)
+}
+
+// ParseAgent checks one agent file; otherwise it is like Parse.
+func ParseAgent(name string, src []byte, opt Options) (*Agent, Problems, error) {
+	root, problems := decode(name, src)
+	if root == nil || slices.ContainsFunc(problems, func(p Problem) bool { return p.Class == ClassSyntax }) {
+		errs, _ := problems.split(name)
+		return nil, nil, errs
+	}
+	c := &checker{file: name, opt: opt, problems: problems}
+	a := c.agentFile(root)
+	errs, warnings := c.problems.split(name)
+	if len(errs) > 0 {
+		return nil, warnings, errs
+	}
+	return a, warnings, nil
+}
+
+// FromSnapshot rebuilds the workflow of Snapshot; only checks that depend on
+// the file alone are made again.
+func FromSnapshot(snapshot json.RawMessage) (*Workflow, error) {
+	n, err := itemFromJSON(snapshot)
+	if err != nil {
+		return nil, err
+	}
+	root, agents := n.member("workflow"), n.member("agents")
+	if root == nil || agents == nil || agents.kind != listItem {
+		return nil, errSnapshot
+	}
+	c := &checker{frozen: agents.items, restored: true}
+	w, _, err := c.finish(c.document(root), root)
+	return w, err
+}
+
+// finish makes the checks that need the whole file, and the snapshot.
+func (c *checker) finish(d *draft, root *item) (*Workflow, Problems, error) {
+	c.links(d)
+	errs, warnings := c.problems.split(c.file)
+	if len(errs) > 0 {
+		return nil, warnings, errs
+	}
+	w := d.workflow
+	w.snapshot = snapshotOf(root, d.external)
+	sum := sha256.Sum256(w.snapshot)
+	w.digest = "sha256:" + hex.EncodeToString(sum[:])
+	return w, warnings, nil
+}
+
+func snapshotOf(root *item, external []*Agent) json.RawMessage {
+	n := &item{kind: mapItem}
+	n.set("workflow", root)
+	n.set("agents", listOf(external, agentItem))
+	return n.json()
+}
+
+// A draft is a workflow while it is checked, with the items its parts came from.
+type draft struct {
+	workflow *Workflow
+	external []*Agent // agents that are not inline, as the snapshot keeps them
+	agents   []agentSource
+	nodes    []nodeSource
+	edges    []edgeSource
+	inputs   []*item // of Workflow.Inputs
+	context  []*item // of Workflow.Context
+	// partial is set when an agent or a node could not be named: then a reference
+	// to an unknown one proves nothing.
+	partialAgents, partialNodes bool
+}

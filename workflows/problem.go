@@ -1,0 +1,152 @@
+package workflows
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Classes of problems (format 1.1). The first four are errors.
+const (
+	ClassSyntax     = "syntax"
+	ClassValidation = "validation"
+	ClassSecretLeak = "secret_leak"
+	ClassGraph      = "graph"
+	ClassWarning    = "warning"
+)
+
+// A Problem is one thing wrong with a file. No field of it holds a value of the
+// file: names of keys, nodes and agents are all it says.
+type Problem struct {
+	File   string `json:"file"`
+	Line   int    `json:"line"`   // 1-based; 0 in a snapshot
+	Col    int    `json:"column"` // 1-based, in code points
+	Rule   string `json:"rule"`   // P01 to P75
+	Class  string `json:"class"`  // one of the Class constants
+	Where  string `json:"where"`  // workflow.nodes[2].branches[0].when
+	What   string `json:"what"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// String is "file:line:col: where: what: remedy", without the parts that are empty.
+func (p Problem) String() string {
+	var b strings.Builder
+	b.WriteString(p.File)
+	if p.Line > 0 {
+		fmt.Fprintf(&b, ":%d:%d", p.Line, p.Col)
+	}
+	for _, part := range []string{p.Where, p.What, p.Remedy} {
+		if part == "" {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteString(": ")
+		}
+		b.WriteString(part)
+	}
+	return b.String()
+}
+
+// Problems are all problems of a file, in file order; as an error each is a line
+// "file:line:col: where: what: remedy".
+type Problems []Problem
+
+func (p Problems) Error() string {
+	lines := make([]string, len(p))
+	for i := range p {
+		lines[i] = p[i].String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// split parts errors from warnings, each in file order. Problems of the file
+// itself come before those of the files it refers to.
+func (p Problems) split(file string) (errs, warnings Problems) {
+	rank := func(q Problem) int {
+		if q.File == file {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(p, func(a, b Problem) int {
+		return cmp.Or(
+			cmp.Compare(rank(a), rank(b)),
+			strings.Compare(a.File, b.File),
+			cmp.Compare(a.Line, b.Line),
+			cmp.Compare(a.Col, b.Col),
+		)
+	})
+	for _, q := range p {
+		if q.Class == ClassWarning {
+			warnings = append(warnings, q)
+		} else {
+			errs = append(errs, q)
+		}
+	}
+	return errs, warnings
+}
+
+// classOf is the class of an error by its rule.
+func classOf(rule string) string {
+	switch {
+	case rule <= "P09":
+		return ClassSyntax
+	case rule == "P29" || rule == "P60":
+		return ClassSecretLeak
+	case rule >= "P66" && rule <= "P72":
+		return ClassGraph
+	}
+	return ClassValidation
+}
+
+// nearest is the candidate that a misspelt word most likely meant, or "".
+func nearest(word string, candidates []string) string {
+	if len(word) > 64 {
+		return ""
+	}
+	best, distance := "", 3
+	for _, c := range candidates {
+		if d := editDistance(strings.ToLower(word), strings.ToLower(c)); d < distance && d*2 < max(len(word), 2) {
+			best, distance = c, d
+		}
+	}
+	return best
+}
+
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}
+
+// shown quotes a name for a message; a name that is not a plain word is left out,
+// because it may be anything the file holds.
+func shown(name string) string {
+	if name == "" || len(name) > 64 {
+		return "…"
+	}
+	for _, r := range name {
+		if !isNameRune(r) && r != '.' && r != '$' && r != ':' {
+			return "…"
+		}
+	}
+	return `"` + name + `"`
+}
+
+func isNameRune(r rune) bool {
+	return r == '-' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+}
