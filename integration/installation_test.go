@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -119,6 +120,9 @@ func (p project) runs(tb testing.TB) []run {
 	tb.Helper()
 	var list []run
 	decode(tb, []byte(p.ok(tb, "runs", "list", "--json")), &list)
+	for i := range list {
+		list[i].Outputs = compact(tb, list[i].Outputs)
+	}
 	return list
 }
 
@@ -126,6 +130,7 @@ func (p project) show(tb testing.TB, id string) run {
 	tb.Helper()
 	var r run
 	decode(tb, []byte(p.ok(tb, "runs", "show", id, "--json")), &r)
+	r.Outputs = compact(tb, r.Outputs)
 	return r
 }
 
@@ -138,10 +143,8 @@ func (p project) await(tb testing.TB, id string, states ...string) run {
 	defer tick.Stop()
 	for {
 		r := p.show(tb, id)
-		for _, s := range states {
-			if r.State == s {
-				return r
-			}
+		if slices.Contains(states, r.State) {
+			return r
 		}
 		select {
 		case <-tick.C:
@@ -162,6 +165,19 @@ func write(tb testing.TB, path, text string) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		tb.Fatal(err)
 	}
+}
+
+// compact drops the indentation that a person reads by.
+func compact(tb testing.TB, raw json.RawMessage) json.RawMessage {
+	tb.Helper()
+	if len(raw) == 0 {
+		return raw
+	}
+	var b bytes.Buffer
+	if err := json.Compact(&b, raw); err != nil {
+		tb.Fatal(err)
+	}
+	return b.Bytes()
 }
 
 func decode(tb testing.TB, raw []byte, v any) {

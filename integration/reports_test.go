@@ -136,23 +136,20 @@ func TestStrandedRun(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		change func(t *testing.T, p project)
+		change func(file, text string) error
 	}{
-		{"file unchanged", func(*testing.T, project) {}},
-		{"file edited", func(t *testing.T, p project) {
-			text := testdata(t, "stranded")["stranded"]
-			write(t, p.file("stranded"), strings.Replace(text, "({decision:", "({edited: true, decision:", 1))
+		{"file unchanged", func(string, string) error { return nil }},
+		{"file edited", func(file, text string) error {
+			edited := strings.Replace(text, "({decision:", "({edited: true, decision:", 1)
+			return os.WriteFile(file, []byte(edited), 0o600)
 		}},
-		{"file broken", func(t *testing.T, p project) { write(t, p.file("stranded"), "workflow: [") }},
-		{"file deleted", func(t *testing.T, p project) {
-			if err := os.Remove(p.file("stranded")); err != nil {
-				t.Fatal(err)
-			}
-		}},
+		{"file broken", func(file, _ string) error { return os.WriteFile(file, []byte("workflow: ["), 0o600) }},
+		{"file deleted", func(file, _ string) error { return os.Remove(file) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			p := install(t, anyAnswer).project(t, "project", testdata(t, "ok", "stranded"))
+			files := testdata(t, "ok", "stranded")
+			p := install(t, anyAnswer).project(t, "project", files)
 			s := p.serve(t, "--publish", "stranded")
 			s.initialize()
 			s.request("1", "tools/call", `{"name":"relavium_stranded","arguments":{}}`)
@@ -173,7 +170,9 @@ func TestStrandedRun(t *testing.T) {
 				t.Errorf("decided run that nobody executes is %q, want parked", r.State)
 			}
 
-			tt.change(t, p)
+			if err := tt.change(p.file("stranded"), files["stranded"]); err != nil {
+				t.Fatal(err)
+			}
 			again := p.serve(t, "--publish", "ok")
 			again.initialize()
 			p.approve(t, atGate)

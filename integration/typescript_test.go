@@ -74,6 +74,7 @@ func TestTypeScriptSDK2(t *testing.T) {
 }
 
 func driveTypeScript(t *testing.T, script, revision string) {
+	t.Helper()
 	p := install(t, anyAnswer).project(t, "project", testdata(t, "greet", "breaks", "steps", "deploy"))
 	steps := startClient(t, p, script)
 
