@@ -1,7 +1,6 @@
 package workflows
 
 import (
-	"encoding/json"
 	"errors"
 )
 
@@ -50,14 +49,6 @@ func LoadFile(path string, opt Options) (Loaded, Problems, error) {
 // .relavium folder which is not home; else fallback. A root that is /, a drive or the
 // user's home is refused.
 func ProjectRoot(file, fallback, home string) (string, error) { return "", errSkeleton }
-
-// CheckOutput validates a node's output against the schema that governs it, if
-// any. The error carries path and keyword only.
-func (w *Workflow) CheckOutput(node string, value json.RawMessage) error { return errSkeleton }
-
-// OutputSchema is the schema that governs a node's output (an agent node's own
-// wins over its agent's), or nil.
-func (w *Workflow) OutputSchema(node string) json.RawMessage { return nil }
 
 // Mermaid draws the graph as a Mermaid flowchart.
 func (w *Workflow) Mermaid() string { return "" }
