@@ -1,0 +1,321 @@
+package durable
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dbos-inc/dbos-transact-golang/dbos"
+	_ "github.com/dbos-inc/dbos-transact-golang/dbos/driver/sqlite" // DBOS on our SQLite pool
+	"github.com/google/uuid"
+)
+
+// ABI is the version of the interpreter's step layout. A segment that another
+// ABI began is never continued here: it shows as blocked.
+const ABI = "wf-1"
+
+const (
+	workflowName = "segment"
+	queuePoll    = 50 * time.Millisecond
+	maxRecovery  = 10_000
+)
+
+// A SegmentFunc runs one segment of a run. A nil return ends the segment for
+// good; it returns the context's error, and only that, to leave the segment for a
+// later process.
+type SegmentFunc func(s *Segment) error
+
+// An Executor runs segments durably in this process.
+type Executor struct {
+	id    string
+	file  *File
+	dbos  dbos.Context
+	pool  *sql.DB
+	queue string
+	here  *presence
+	run   SegmentFunc
+	log   *slog.Logger
+
+	mu   sync.Mutex
+	live map[string]struct{} // segments that run in this process, by workflow id
+
+	closing sync.Once
+	closed  error
+}
+
+// Launch makes this process an executor of the file for the given projects. It
+// recovers nothing by itself. The caller closes the Executor before the File.
+func Launch(ctx context.Context, file *File, projects []string, run SegmentFunc, log *slog.Logger) (*Executor, error) {
+	for _, name := range []string{"DBOS__APPVERSION", "DBOS__VMID", "DBOS__CLOUD", "DBOS__APPID"} {
+		// These would override what is set below: the id that keeps two processes apart, above all.
+		if err := os.Unsetenv(name); err != nil {
+			return nil, err
+		}
+	}
+	x := &Executor{
+		id: uuid.NewString(), file: file, run: run, log: log,
+		pool: file.pool(2, file.full, ""),
+		live: make(map[string]struct{}),
+	}
+	x.queue = "x-" + x.id
+	if err := x.launch(ctx, projects); err != nil {
+		return nil, errors.Join(err, x.Close(0))
+	}
+	return x, nil
+}
+
+func (x *Executor) launch(ctx context.Context, projects []string) error {
+	here, err := enter(ctx, x.file.path, x.id, projects)
+	if err != nil {
+		return err
+	}
+	x.here = here
+	x.dbos, err = dbos.NewContext(context.WithoutCancel(ctx), dbos.Config{
+		AppName:            "relavium-serve",
+		SQLiteSystemDB:     x.pool,
+		Logger:             quiet(x.log),
+		ApplicationVersion: ABI,
+		ExecutorID:         x.id,
+		Serializer:         text{},
+	})
+	if err != nil {
+		return fmt.Errorf("run store: %w", err)
+	}
+	dbos.RegisterWorkflow(x.dbos, x.segment, dbos.WithWorkflowName(workflowName), dbos.WithMaxRecoveryAttempts(maxRecovery))
+	dbos.ListenQueues(x.dbos, x.queue)
+	if err := dbos.Launch(x.dbos); err != nil {
+		return fmt.Errorf("run store: %w", err)
+	}
+	if _, err := dbos.RegisterQueue(x.dbos, x.queue, dbos.WithQueueBasePollingInterval(queuePoll)); err != nil {
+		return fmt.Errorf("run store: %w", err)
+	}
+	return nil
+}
+
+// ID is unique to this process.
+func (x *Executor) ID() string { return x.id }
+
+// Adopt adds a project to those that this process says it executes.
+func (x *Executor) Adopt(project string) error { return x.here.adopt(project) }
+
+// A Ref names segment K of a run.
+type Ref struct {
+	Run string
+	K   int
+}
+
+func (r Ref) id() string { return r.Run + "#" + strconv.Itoa(r.K) }
+
+func parseRef(id string) (Ref, bool) {
+	run, k, ok := strings.Cut(id, "#")
+	n, err := strconv.Atoi(k)
+	return Ref{Run: run, K: n}, ok && err == nil
+}
+
+// Start begins a segment here, unless some process has begun it before: then it
+// does nothing. It returns when the beginning is durable.
+func (x *Executor) Start(r Ref) error {
+	_, err := dbos.RunWorkflow(x.dbos, x.segment, r.id(), dbos.WithWorkflowID(r.id()))
+	return err
+}
+
+// Live reports whether the segment runs in this process now.
+func (x *Executor) Live(r Ref) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	_, ok := x.live[r.id()]
+	return ok
+}
+
+func (x *Executor) segment(ctx dbos.Context, id string) (string, error) {
+	r, ok := parseRef(id)
+	if !ok {
+		return "", fmt.Errorf("segment id %q", id)
+	}
+	x.mu.Lock()
+	x.live[id] = struct{}{}
+	x.mu.Unlock()
+	defer func() {
+		x.mu.Lock()
+		delete(x.live, id)
+		x.mu.Unlock()
+	}()
+	return "", x.run(&Segment{Ref: r, ctx: ctx})
+}
+
+// A Left is a segment that an executor began and did not end.
+type Left struct {
+	Ref
+	ABI string
+	Age time.Duration
+}
+
+// Left lists what the executors began and did not end.
+func (x *Executor) Left(ctx context.Context, executors ...string) ([]Left, error) {
+	if len(executors) == 0 {
+		return nil, nil
+	}
+	list, err := dbos.ListWorkflows(x.dbos,
+		dbos.WithFilterExecutorIDs(executors...),
+		dbos.WithFilterStatus(dbos.WorkflowStatusPending),
+		dbos.WithFilterLoadInput(false), dbos.WithFilterLoadOutput(false))
+	if err != nil {
+		return nil, err
+	}
+	queues := make([]string, len(executors))
+	for i, id := range executors {
+		queues[i] = "x-" + id
+	}
+	queued, err := dbos.ListWorkflows(x.dbos,
+		dbos.WithFilterQueueName(queues...),
+		dbos.WithFilterStatus(dbos.WorkflowStatusEnqueued),
+		dbos.WithFilterLoadInput(false), dbos.WithFilterLoadOutput(false))
+	if err != nil {
+		return nil, err
+	}
+	var out []Left
+	seen := make(map[string]bool)
+	for _, w := range append(list, queued...) {
+		if r, ok := parseRef(w.ID); ok && !seen[w.ID] {
+			seen[w.ID] = true
+			out = append(out, Left{Ref: r, ABI: w.ApplicationVersion, Age: time.Since(w.UpdatedAt)})
+		}
+	}
+	return out, ctx.Err()
+}
+
+// Resume takes segments over: they continue in this process, each completed step
+// with its recorded result.
+func (x *Executor) Resume(refs []Ref) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	_, err := dbos.ResumeWorkflows[string](x.dbos, ids(refs), dbos.WithResumeQueue(x.queue))
+	return err
+}
+
+// Abandon ends segments that nobody shall continue.
+func (x *Executor) Abandon(refs []Ref) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	return dbos.CancelWorkflows(x.dbos, ids(refs))
+}
+
+// Delete removes what is stored of segments.
+func (x *Executor) Delete(refs []Ref) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	return dbos.DeleteWorkflows(x.dbos, ids(refs))
+}
+
+// Forget removes the queue of an executor that is gone.
+func (x *Executor) Forget(executor string) error { return dbos.DeleteQueue(x.dbos, "x-"+executor) }
+
+func ids(refs []Ref) []string {
+	out := make([]string, len(refs))
+	for i, r := range refs {
+		out[i] = r.id()
+	}
+	return out
+}
+
+// Close interrupts the segments that run here, which stay for a later process,
+// waits for them at most timeout, and frees the executor's lock. Calling it again
+// returns the same result.
+func (x *Executor) Close(timeout time.Duration) error {
+	x.closing.Do(func() {
+		var errs []error
+		if x.dbos != nil {
+			errs = append(errs, dbos.Shutdown(x.dbos, timeout))
+		}
+		errs = append(errs, x.pool.Close())
+		if x.here != nil {
+			errs = append(errs, x.here.leave())
+		}
+		x.closed = errors.Join(errs...)
+	})
+	return x.closed
+}
+
+// A Segment is one execution of segment K of a run.
+type Segment struct {
+	Ref
+	ctx dbos.Context
+}
+
+// Context ends when the process shuts down.
+func (s *Segment) Context() context.Context { return s.ctx }
+
+// A Step is the outcome of an effect.
+type Step struct {
+	Result string
+	Err    error // only of the recording itself, or the context's
+}
+
+// Go begins a step, or yields the recorded result of one that completed before.
+// Steps get their place in the order of the calls, which must be the same in
+// every execution of the segment; call it from one goroutine. An error of body is
+// not recorded: it leaves the segment for a later process.
+func (s *Segment) Go(name string, body func(ctx context.Context) (string, error)) (<-chan Step, error) {
+	ch, err := dbos.Go(s.ctx, func(ctx context.Context) (string, error) { return body(ctx) }, dbos.WithStepName(name))
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan Step, 1)
+	go func() { //nolint:contextcheck // It ends with the step, which ends with the segment's context.
+		o := <-ch
+		out <- Step{Result: o.Result, Err: o.Err}
+	}()
+	return out, nil
+}
+
+// text stores strings as they are.
+type text struct{}
+
+func (text) Name() string { return "relavium_text" }
+
+func (text) Encode(v any) (*string, error) {
+	s, ok := v.(string)
+	if !ok {
+		return nil, fmt.Errorf("durable: cannot store a %T", v)
+	}
+	return &s, nil
+}
+
+func (text) Decode(s *string) (any, error) {
+	if s == nil {
+		return "", nil
+	}
+	return *s, nil
+}
+
+// quiet lets through of the library's log what an operator can act on.
+func quiet(log *slog.Logger) *slog.Logger {
+	return slog.New(&levelFloor{Handler: log.Handler(), min: slog.LevelError})
+}
+
+type levelFloor struct {
+	slog.Handler
+	min slog.Level
+}
+
+func (h *levelFloor) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= h.min && h.Handler.Enabled(ctx, l)
+}
+
+func (h *levelFloor) WithAttrs(a []slog.Attr) slog.Handler {
+	return &levelFloor{Handler: h.Handler.WithAttrs(a), min: h.min}
+}
+
+func (h *levelFloor) WithGroup(name string) slog.Handler {
+	return &levelFloor{Handler: h.Handler.WithGroup(name), min: h.min}
+}
