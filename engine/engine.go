@@ -4,9 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
+	"github.com/relavium/relavium-serve/engine/durable"
+	"github.com/relavium/relavium-serve/engine/expr"
 	"github.com/relavium/relavium-serve/workflows"
 )
 
@@ -221,95 +227,198 @@ type GateFilter struct {
 
 // An Engine is one process's hold on the run store. It is safe for concurrent
 // use. Whoever opened it closes it.
-type Engine struct{}
+type Engine struct {
+	opt  Options
+	log  *slog.Logger
+	now  func() time.Time
+	file *durable.File
+	executor *durable.Executor // nil when only looking
+	sandbox *expr.Sandbox
 
-var errSkeleton = errors.New("engine: not built yet")
+	base    context.Context //nolint:containedctx // the life of the janitor and of every run here
+	stop    context.CancelCauseFunc
+	closing chan struct{}
+	done    sync.WaitGroup
+	closed  sync.Once
+	failed  error
+
+	mu          sync.Mutex
+	projects    map[string]bool
+	definitions map[string]*workflows.Workflow
+	streams     map[string]*stream
+	calls       map[string]int        // attached calls by run
+	executions  map[string]*execution // runs whose segment runs here
+	claims      []string              // claimed runs, not yet stored
+	wake        chan struct{}         // asks the janitor to look now
+}
+
+var (
+	errShutdown = errors.New("engine: shutting down")
+	errTaken    = errors.New("engine: another process continues the run")
+)
+
+func taken(err error) error {
+	if err != nil {
+		return err
+	}
+	return errTaken
+}
 
 // Open opens or creates the store and, as an executor, starts to continue the
-// runs of its projects. The caller closes the Engine.
-func Open(ctx context.Context, opt Options) (*Engine, error) { return nil, errSkeleton }
-
-// Close parks what runs, waits for every goroutine and closes the store, within
-// ctx. Calling it again waits for the same end.
-func (e *Engine) Close(ctx context.Context) error { return errSkeleton }
-
-// Start makes a run durable and begins it, or names the run that the request
-// joins. Errors: *KeyConflictError, *RunError with code validation (context
-// values that cannot be resolved; no run exists then), ErrClosed.
-func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
-	return Started{}, errSkeleton
+// runs of its projects. Errors: *SchemaError for a store that a newer binary
+// wrote. The caller closes the Engine.
+func Open(ctx context.Context, opt Options) (*Engine, error) {
+	switch {
+	case opt.Path == "":
+		return nil, errors.New("engine: Options.Path is required")
+	case opt.Logger == nil:
+		return nil, errors.New("engine: Options.Logger is required")
+	case opt.Executor && opt.Agent == nil:
+		return nil, errors.New("engine: Options.Agent is required")
+	case opt.Durability != "" && opt.Durability != "normal" && opt.Durability != "full":
+		return nil, fmt.Errorf("engine: Options.Durability is %q, want normal or full", opt.Durability)
+	}
+	opt = opt.withDefaults()
+	e := &Engine{
+		opt: opt, log: opt.Logger, now: opt.Now, sandbox: expr.New(opt.Concurrency),
+		closing:     make(chan struct{}),
+		projects:    make(map[string]bool),
+		definitions: make(map[string]*workflows.Workflow),
+		streams:     make(map[string]*stream),
+		calls:       make(map[string]int),
+		executions:  make(map[string]*execution),
+		wake:        make(chan struct{}, 1),
+	}
+	for _, p := range opt.Projects {
+		e.projects[p] = true
+	}
+	e.base, e.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	var err error
+	if e.file, err = durable.OpenFile(ctx, opt.Path, opt.Durability == "full", opt.Logger); err != nil {
+		return nil, err
+	}
+	if err := migrate(ctx, e.file.Write); err != nil {
+		return nil, errors.Join(err, e.file.Close())
+	}
+	if opt.Executor {
+		if e.executor, err = durable.Launch(ctx, e.file, opt.Projects, e.segment, opt.Logger); err != nil {
+			return nil, errors.Join(err, e.file.Close())
+		}
+	}
+	e.done.Go(e.janitor)
+	return e, nil
 }
 
-// Attach makes the caller a waiter of the run, which ends its life as an orphan.
-// Another principal's run is ErrRunNotFound. The caller ends the attachment by
-// Detach or Cancel, or by reading to the terminal event.
-func (e *Engine) Attach(ctx context.Context, run string, p Principal) (*Attachment, error) {
-	return nil, errSkeleton
+func (o Options) withDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.Keep, 30*24*time.Hour)
+	def(&o.OrphanGrace, 10*time.Minute)
+	def(&o.CloseGrace, 2*time.Minute)
+	def(&o.JoinWindow, 10*time.Minute)
+	if o.Load == nil {
+		o.Load = workflows.FromSnapshot
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Clean == nil {
+		o.Clean = func(s string) string { return s }
+	}
+	return o
 }
 
-// Run returns one run with its node states. p "" means any principal.
-func (e *Engine) Run(ctx context.Context, id string, p Principal) (*Run, error) {
-	return nil, errSkeleton
-}
-
-// Runs lists runs, newest first.
-func (e *Engine) Runs(ctx context.Context, f RunFilter) ([]Run, error) { return nil, errSkeleton }
-
-// Events returns the stored events of a run from sequence number from on.
-func (e *Engine) Events(ctx context.Context, run string, from int64) ([]Event, error) {
-	return nil, errSkeleton
-}
-
-// Output returns the settled output of one node; p "" means any principal.
-func (e *Engine) Output(ctx context.Context, run, node string, p Principal) (json.RawMessage, error) {
-	return nil, errSkeleton
-}
-
-// Definition returns the workflow that the run is pinned to.
-func (e *Engine) Definition(ctx context.Context, run string) (*workflows.Workflow, error) {
-	return nil, errSkeleton
-}
-
-// Cancel asks for the end of a run; by and reason are recorded. A run that has
-// ended is left alone. It returns before the run has drained.
-func (e *Engine) Cancel(ctx context.Context, run, by, reason string) error { return errSkeleton }
-
-// Claim records that the terminal result reached its caller, so that no later
-// call joins the run.
-func (e *Engine) Claim(ctx context.Context, run string) error { return errSkeleton }
-
-// Gates lists gates, oldest first.
-func (e *Engine) Gates(ctx context.Context, f GateFilter) ([]Gate, error) { return nil, errSkeleton }
-
-// Gate returns one gate by its id.
-func (e *Engine) Gate(ctx context.Context, id string) (Gate, error) { return Gate{}, errSkeleton }
-
-// Decide settles a gate, once, for whoever is first. The same decision again is
-// a success that changes nothing; another one is a *DecidedError.
-func (e *Engine) Decide(ctx context.Context, gate string, d Decision) (Gate, error) {
-	return Gate{}, errSkeleton
+// Close parks what runs here, waits for every goroutine and closes the store,
+// within ctx. Calling it again waits for the same end.
+func (e *Engine) Close(ctx context.Context) error {
+	e.closed.Do(func() {
+		e.stop(errShutdown)
+		close(e.closing)
+		timeout := 10 * time.Second
+		if d, ok := ctx.Deadline(); ok {
+			timeout = max(time.Until(d), 100*time.Millisecond)
+		}
+		var errs []error
+		if e.executor != nil {
+			errs = append(errs, e.executor.Close(timeout))
+		}
+		e.done.Wait()
+		errs = append(errs, e.storeClaims(context.WithoutCancel(ctx)), e.file.Close())
+		e.failed = errors.Join(errs...)
+	})
+	return e.failed
 }
 
 // Alive reports whether some process executes runs of the project now.
-func (e *Engine) Alive(ctx context.Context, project string) (bool, error) { return false, errSkeleton }
+func (e *Engine) Alive(_ context.Context, project string) (bool, error) {
+	return durable.ExecutorAlive(e.opt.Path, project)
+}
 
 // Adopt makes this process an executor of one more project, as run --resume does.
-func (e *Engine) Adopt(project string) {}
+func (e *Engine) Adopt(project string) error {
+	if e.executor == nil {
+		return errors.New("engine: this process executes nothing")
+	}
+	e.mu.Lock()
+	e.projects[project] = true
+	e.mu.Unlock()
+	if err := e.executor.Adopt(project); err != nil {
+		return err
+	}
+	e.look()
+	return nil
+}
 
-// An Attachment is one waiting call. Its methods may be called from several
-// goroutines; Detach and Cancel are safe to repeat.
-type Attachment struct{}
+// mine lists the projects whose runs this process continues.
+func (e *Engine) mine() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Sorted(maps.Keys(e.projects))
+}
 
-// Next returns the run's events in order, from the first, live ones as they
-// happen, and io.EOF after the terminal one. ctx bounds the wait only.
-func (a *Attachment) Next(ctx context.Context) (Event, error) { return Event{}, errSkeleton }
+// write runs one statement that follows the chosen durability.
+func (e *Engine) write(ctx context.Context, query string, args ...any) error {
+	_, err := e.file.Write.ExecContext(ctx, query, args...)
+	if err != nil {
+		return fmt.Errorf("run store: %w", err)
+	}
+	return nil
+}
 
-// Detach leaves the run to go on. reason is DetachClock, DetachClose or
-// DetachDrop, which make it an orphan if nobody else waits, or "" (hand-over).
-func (a *Attachment) Detach(ctx context.Context, reason string) error { return errSkeleton }
+// look asks the janitor to look at the store now.
+func (e *Engine) look() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
 
-// Cancel ends the wait, and the run too unless another call is attached to it;
-// it reports whether the run was cancelled.
-func (a *Attachment) Cancel(ctx context.Context, by, reason string) (bool, error) {
-	return false, errSkeleton
+func (e *Engine) live(run string) *execution {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.executions[run]
+}
+
+func errAttr(err error) slog.Attr { return slog.String("error", err.Error()) }
+
+func levelOf(wait time.Duration) slog.Level {
+	if wait < time.Second {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
+}
+
+// pause waits, or returns why ctx ended.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
 }

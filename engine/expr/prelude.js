@@ -7,17 +7,20 @@ const {inputs, ctx, run/*, branches*/} = (() => {
   const g = globalThis, host = g.__host, {parse, stringify} = JSON, {isArray} = Array;
   const {create, defineProperty, freeze, getOwnPropertyDescriptor, getPrototypeOf, keys} = Object;
   const internal = InternalError.prototype, {toStringTag} = Symbol;
-  const uncurry = (f) => Function.prototype.call.bind(f);
-  const tagOf = uncurry(Object.prototype.toString);
-  const unboxers = [Number, String, Boolean, BigInt, Symbol].map((c) => uncurry(c.prototype.valueOf));
+  const {apply} = Reflect, tagOf = Object.prototype.toString;
+  const unbox = [Number.prototype.valueOf, String.prototype.valueOf, Boolean.prototype.valueOf,
+    BigInt.prototype.valueOf, Symbol.prototype.valueOf];
   const unreachable = {value: undefined, writable: false, configurable: false};
 
   for (const p of [getPrototypeOf(() => {}), getPrototypeOf(async () => {}), getPrototypeOf(function* () {}),
     getPrototypeOf(async function* () {}), Promise.prototype]) defineProperty(p, 'constructor', unreachable);
   for (const name of ['__host', 'Atomics', 'Date', 'FinalizationRegistry', 'Function', 'Promise', 'Proxy', 'Reflect',
     'SharedArrayBuffer', 'WeakRef', 'eval']) delete g[name];
-  delete Math.random;
-  freeze(Math);
+  const scope = parse(host(-1)), {ids} = scope;
+  if (scope.math) {
+    delete Math.random;
+    freeze(Math);
+  }
 
   const deepFreeze = (v) => {
     if (isArray(v)) {
@@ -35,7 +38,6 @@ const {inputs, ctx, run/*, branches*/} = (() => {
     return freeze(v);
   };
 
-  const scope = parse(host(-1)), ids = scope.ids, values = [];
   const outputs = create(create(Object.prototype, {constructor: unreachable}));
   for (let i = 0; i < ids.length; i++) {
     let value, bound = false;
@@ -49,20 +51,18 @@ const {inputs, ctx, run/*, branches*/} = (() => {
       return value;
     }});
   }
-  delete scope.ids;
-  scope.run = {outputs: null};
   deepFreeze(scope.inputs);
   deepFreeze(scope.ctx);
   if (scope.branches) deepFreeze(scope.branches);
   scope.run = freeze({outputs: freeze(outputs)});
 
   // What JSON.stringify does not refuse by itself. this is the holder of the value.
-  const refused = freeze({}), path = new Array(65).fill(null);
+  const refused = {}, none = [], path = new Array(65).fill(null);
   let depth = 0;
   const boxed = (v) => {
     for (let i = 0; i < 5; i++) {
       try {
-        unboxers[i](v);
+        apply(unbox[i], v, none);
         return true;
       } catch {
         // Not boxed that way.
@@ -87,7 +87,7 @@ const {inputs, ctx, run/*, branches*/} = (() => {
     if (depth === 64) throw refused;
     path[depth++] = v;
     if (isArray(v)) return v;
-    switch (tagOf(v)) {
+    switch (apply(tagOf, v, none)) {
     case '[object Number]':
     case '[object String]':
     case '[object Boolean]':

@@ -148,7 +148,7 @@ func (s *Sandbox) run(ctx context.Context, source string, scope Scope, mode int)
 	if err != nil {
 		return 0, nil, err
 	}
-	m, err := s.bind(vm, scope)
+	m, err := s.bind(vm, source, scope)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -3,6 +3,7 @@ package expr
 import (
 	"encoding/json"
 	"errors"
+	"strconv"
 
 	"modernc.org/quickjs"
 )
@@ -27,7 +28,7 @@ type machine struct {
 }
 
 // bind runs the prelude. The caller frees m.out.
-func (s *Sandbox) bind(vm *quickjs.VM, scope Scope) (*machine, error) {
+func (s *Sandbox) bind(vm *quickjs.VM, source string, scope Scope) (*machine, error) {
 	m := &machine{vm: vm, outputs: scope.Outputs}
 	prelude := s.prelude
 	if scope.Branches != nil {
@@ -37,7 +38,7 @@ func (s *Sandbox) bind(vm *quickjs.VM, scope Scope) (*machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m.names, err = eager(scope); err != nil {
+	if m.names, err = eager(scope, reachesMath(source)); err != nil {
 		return nil, &Error{ReasonScope}
 	}
 	m.size = len(m.names)
@@ -58,7 +59,7 @@ func (s *Sandbox) bind(vm *quickjs.VM, scope Scope) (*machine, error) {
 
 // eager is the part of the scope that is bound before the expression runs, as the
 // text of one JSON object.
-func eager(scope Scope) ([]byte, error) {
+func eager(scope Scope, math bool) ([]byte, error) {
 	text := []byte(`{"inputs":`)
 	for _, part := range []struct {
 		value json.RawMessage
@@ -86,7 +87,8 @@ func eager(scope Scope) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	text = append(append(append(text, `,"ids":`...), list...), '}')
+	text = append(append(text, `,"ids":`...), list...)
+	text = append(strconv.AppendBool(append(text, `,"math":`...), math), '}')
 	if len(text) > maxScope {
 		return nil, errRefused
 	}

@@ -1,0 +1,285 @@
+package engine
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+// A slot is the place of one agent node among the recorded effects of a segment.
+// Every unsettled agent node has one, taken in topological order before anything
+// runs, so that each execution of the segment numbers its effects alike.
+type slot struct {
+	orders chan order
+	told   bool
+	open   bool // its result has not come
+	result *effect
+}
+
+// order tells a slot what to do, once.
+type order struct {
+	skip  bool // the node is skipped
+	leave bool // the node is left for a later segment
+	call  *AgentCall
+}
+
+// effect is what is recorded of an agent node.
+type effect struct {
+	State   string          `json:"s"` // done, failed, skipped, left
+	Output  json.RawMessage `json:"out,omitempty"`
+	Error   *RunError       `json:"err,omitempty"`
+	Attempt int             `json:"n,omitempty"`
+	Tokens  Tokens          `json:"tok,omitzero"`
+	Cost    int64           `json:"cost,omitempty"`
+	TookMS  int64           `json:"ms,omitempty"`
+}
+
+func (s *slot) send(o order) {
+	if s.told {
+		return
+	}
+	s.told = true
+	s.orders <- o // the one order of its life: there is room
+}
+
+// claimSlots takes the places of the effects. It runs in the loop's goroutine.
+func (x *execution) claimSlots() error {
+	for _, id := range x.order {
+		v := x.nodes[id]
+		if _, ok := v.node.Spec.(workflows.AgentNode); !ok || v.settled() {
+			continue
+		}
+		s := &slot{orders: make(chan order, 1), open: true}
+		v.slot = s
+		recorded, err := x.seg.Go(id, func(ctx context.Context) (string, error) { return x.effect(ctx, id, v.node, s) })
+		if err != nil {
+			return fmt.Errorf("step of node %s: %w", id, err)
+		}
+		x.work.Go(func() {
+			select {
+			case step := <-recorded:
+				x.report(func() { x.recorded(id, step.Result, step.Err) })
+			case <-x.seg.Context().Done():
+			}
+		})
+	}
+	return nil
+}
+
+func (x *execution) slotsOpen() bool {
+	for _, v := range x.nodes {
+		if v.slot != nil && v.slot.open {
+			return true
+		}
+	}
+	return false
+}
+
+// startAgent renders the prompt and lets the node's effect begin, unless it is
+// recorded already.
+func (x *execution) startAgent(ctx context.Context, id string, v *vertex, spec workflows.AgentNode) error {
+	x.agents++
+	x.busy++
+	if v.slot.result != nil {
+		return x.settleAgent(ctx, id, v)
+	}
+	agent, ok := x.wf.Agent(spec.AgentRef)
+	if !ok {
+		return x.refuseAgent(ctx, id, v, &RunError{Code: CodeValidation, Message: fmt.Sprintf("no agent %q", spec.AgentRef), Node: id})
+	}
+	prompt, failure := x.render(id, "prompt_template", spec.Prompt)
+	if failure == nil && prompt == "" {
+		failure = &RunError{Code: CodeValidation, Message: "the prompt is empty", Node: id}
+	}
+	if failure != nil {
+		return x.refuseAgent(ctx, id, v, failure)
+	}
+	v.slot.send(order{call: &AgentCall{
+		Run: x.row.id, Project: Project{Key: x.row.project, Root: x.row.root}, Principal: x.row.principal,
+		Workflow: x.wf, Node: v.node, Agent: agent, Prompt: prompt,
+	}})
+	return nil
+}
+
+// refuseAgent fails an agent node before its effect began.
+func (x *execution) refuseAgent(ctx context.Context, id string, v *vertex, err *RunError) error {
+	v.slot.result = &effect{State: "failed", Error: err}
+	v.slot.send(order{leave: true})
+	return x.settleAgent(ctx, id, v)
+}
+
+// effect is the body of the step: all attempts of one agent node. What it returns
+// is recorded; an error leaves the segment to a later process.
+func (x *execution) effect(ctx context.Context, id string, node *workflows.Node, s *slot) (string, error) {
+	var o order
+	select {
+	case o = <-s.orders:
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	out := effect{}
+	switch {
+	case o.skip:
+		out.State = "skipped"
+	case o.leave:
+		out.State = "left"
+	default:
+		var err error
+		if out, err = x.attempts(ctx, id, node, *o.call); err != nil {
+			return "", err
+		}
+	}
+	raw, err := json.Marshal(out)
+	return string(raw), err
+}
+
+func (x *execution) attempts(ctx context.Context, id string, node *workflows.Node, call AgentCall) (effect, error) {
+	retry := node.Retry
+	if retry == nil {
+		retry = call.Agent.Retry
+	}
+	began := x.e.now()
+	for attempt := 1; ; attempt++ {
+		call.Attempt = attempt
+		call.Key = fmt.Sprintf("%s/%s/%d", x.row.id, id, attempt)
+		call.Emit = func(ev Event) {
+			ev.Node = id
+			x.rec.tell(ev)
+		}
+		if attempt > 1 || !x.seen[NodeStarted+" "+id] {
+			ev := Event{Type: NodeStarted, Node: id, NodeType: node.Type(), Attempt: later(attempt)}
+			if err := x.rec.record(ctx, x.e.file.Write, nil, ev); err != nil {
+				return effect{}, err
+			}
+		}
+		result, err := x.runAgent(call)
+		if ctx.Err() != nil {
+			return effect{}, context.Cause(ctx) // the process ends: not an outcome
+		}
+		out := effect{State: "done", Output: result.Output, Attempt: attempt, Tokens: result.Tokens, Cost: result.Cost, TookMS: x.e.now().Sub(began).Milliseconds()}
+		if err == nil {
+			err = x.acceptOutput(id, result.Output)
+		}
+		if err == nil {
+			return out, nil
+		}
+		failure, ok := errors.AsType[*RunError](err)
+		switch {
+		case x.ctx.Err() != nil:
+			failure = x.stopped(id)
+		case !ok:
+			failure = x.e.internal(x.row.id, id, err)
+		}
+		failure.Node = id
+		out.State, out.Output, out.Error = "failed", nil, failure
+		delay, again := retryAfter(retry, failure, attempt)
+		if !again {
+			return out, nil
+		}
+		ev := Event{Type: NodeRetrying, Node: id, Attempt: attempt, Error: failure, DelayMS: ptr(delay.Milliseconds())}
+		if err := x.rec.record(ctx, x.e.file.Write, nil, ev); err != nil {
+			return effect{}, err
+		}
+		if pause(x.ctx, delay) != nil {
+			if ctx.Err() != nil {
+				return effect{}, context.Cause(ctx)
+			}
+			out.Error = x.stopped(id)
+			return out, nil
+		}
+	}
+}
+
+// runAgent calls the agent room; a panic there is an internal error of the node.
+func (x *execution) runAgent(call AgentCall) (result AgentResult, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return x.e.opt.Agent.RunAgent(x.ctx, call)
+}
+
+func (x *execution) acceptOutput(id string, out json.RawMessage) error {
+	if len(out) > maxOutput {
+		return &RunError{Code: CodeValidation, Message: "the output is larger than 4 MiB"}
+	}
+	return x.checkOutput(id, out)
+}
+
+// recorded takes in what the step recorded, now or in an earlier process.
+func (x *execution) recorded(id, raw string, err error) {
+	v := x.nodes[id]
+	v.slot.open = false
+	out := new(effect)
+	if err == nil {
+		err = json.Unmarshal([]byte(raw), out)
+	}
+	if err != nil {
+		// The step could not be recorded, or its record cannot be read.
+		out = &effect{State: "failed", Error: x.e.internal(x.row.id, id, err)}
+	}
+	if v.slot.result == nil {
+		v.slot.result = out
+	}
+	switch {
+	case v.state == "running":
+		if err := x.settleAgent(x.seg.Context(), id, v); err != nil {
+			x.fail(x.e.internal(x.row.id, id, err))
+		}
+	case out.State == "left" && !v.settled():
+		x.partial = true
+	}
+}
+
+// settleAgent says how an agent node ended; what was said before is not said again.
+func (x *execution) settleAgent(ctx context.Context, id string, v *vertex) error {
+	x.agents--
+	x.busy--
+	out := v.slot.result
+	switch out.State {
+	case "done":
+		v.state, v.output = "completed", out.Output
+		ev := Event{
+			Type: NodeCompleted, Node: id, Output: out.Output, Tokens: &out.Tokens, DurationMS: ptr(out.TookMS),
+			Attempt: later(out.Attempt), CumulativeCost: ptr(x.cost + out.Cost),
+		}
+		if !x.seen[NodeCompleted+" "+id] {
+			x.tokens.Input += out.Tokens.Input
+			x.tokens.Output += out.Tokens.Output
+			x.cost += out.Cost
+			if err := x.rec.record(ctx, x.e.file.Write, x.addCost(ctx, out.Cost), ev); err != nil {
+				return err
+			}
+		}
+		x.leave(id)
+	case "left", "skipped":
+		// Left by an execution of this segment that saw its gate open still.
+		v.state = "left"
+		x.partial = true
+	default:
+		v.state, v.reason = "failed", string(out.Error.Code)
+		if !x.seen[NodeFailed+" "+id] {
+			ev := Event{Type: NodeFailed, Node: id, Error: out.Error, Attempt: later(out.Attempt)}
+			if err := x.rec.record(ctx, x.e.file.Write, x.addCost(ctx, out.Cost), ev); err != nil {
+				return err
+			}
+		}
+		x.fail(out.Error)
+	}
+	return nil
+}
+
+func (x *execution) addCost(ctx context.Context, cost int64) func(tx *sql.Tx) error {
+	return func(tx *sql.Tx) error {
+		if cost == 0 {
+			return nil
+		}
+		_, err := tx.ExecContext(ctx, `update runs set cost=cost+? where id=?`, cost, x.row.id)
+		return err
+	}
+}

@@ -1,0 +1,256 @@
+package engine
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+// close ends the segment in one transaction: the run ends, waits for people, or
+// goes on in the next segment.
+func (x *execution) close(ctx context.Context) (again bool, err error) {
+	open := x.openGates()
+	now := x.e.now()
+	if err := x.preferCancel(ctx); err != nil {
+		return false, err
+	}
+	state, events, outcome := x.outcome(now, open)
+	var next State
+	err = x.rec.record(ctx, x.e.file.Write, func(tx *sql.Tx) error {
+		next = state
+		if state == Waiting {
+			decided, err := anyDecided(ctx, tx, open)
+			if err != nil {
+				return err
+			}
+			if decided || len(open) == 0 {
+				next = Running
+			}
+		}
+		return x.store(ctx, tx, next, outcome, now)
+	}, events...)
+	if err != nil {
+		return false, err
+	}
+	x.e.trim(x.rec.stream)
+	return next == Running, nil
+}
+
+// preferCancel lets a cancel win over a failure that raced with it.
+func (x *execution) preferCancel(ctx context.Context) error {
+	if x.failure == nil {
+		return nil
+	}
+	var by sql.NullString
+	if err := x.e.file.Read.QueryRowContext(ctx, `select cancel_by from runs where id=?`, x.row.id).Scan(&by); err != nil {
+		return err
+	}
+	x.cancelled = by.Valid
+	return nil
+}
+
+// outcome is what is stored of a run that ended.
+type outcome struct {
+	failure *RunError
+	outputs json.RawMessage
+}
+
+// outcome decides how the segment ends, and what is said of it.
+func (x *execution) outcome(now time.Time, open []string) (State, []Event, outcome) {
+	cause := context.Cause(x.ctx)
+	spent := ptr(x.cost)
+	switch {
+	case x.cancelled, errors.Is(cause, errCancelled):
+		failure := &RunError{Code: CodeCancelled, Message: "the run was cancelled"}
+		return Cancelled, []Event{{Type: RunCancelled, CumulativeCost: spent}}, outcome{failure: failure}
+	case errors.Is(cause, errDeadline):
+		elapsed, limit := now.Sub(x.row.created).Milliseconds(), x.wf.Timeout.Milliseconds()
+		failure := &RunError{Code: CodeRunTimeout, Message: "the run did not end within its timeout_ms"}
+		return Failed, []Event{
+			{Type: RunTimeout, ElapsedMS: &elapsed, TimeoutMS: &limit},
+			{Type: RunFailed, Error: failure, PartialOutputs: x.partialOutputs(), CumulativeCost: spent},
+		}, outcome{failure: failure}
+	case x.failure != nil:
+		return Failed, []Event{{Type: RunFailed, Error: x.failure, PartialOutputs: x.partialOutputs(), CumulativeCost: spent}}, outcome{failure: x.failure}
+	case len(open) > 0:
+		slices.Sort(open)
+		return Waiting, []Event{{Type: RunPaused, PendingGates: len(open), GateIDs: open}}, outcome{}
+	case x.partial:
+		return Waiting, nil, outcome{} // effects that an execution before left: on to the next segment
+	case x.pending():
+		failure := x.e.internal(x.row.id, "", errors.New("nodes are left that nothing can settle"))
+		return Failed, []Event{{Type: RunFailed, Error: failure, PartialOutputs: x.partialOutputs(), CumulativeCost: spent}}, outcome{failure: failure}
+	}
+	outputs := x.outputs()
+	return Completed, []Event{{
+		Type: RunCompleted, Outputs: outputs, TotalTokens: &x.tokens, TotalCost: spent, DurationMS: ptr(now.Sub(x.row.created).Milliseconds()),
+	}}, outcome{outputs: outputs}
+}
+
+func (x *execution) outputs() json.RawMessage {
+	var members []workflows.Member
+	for i := range x.wf.Nodes {
+		n := &x.wf.Nodes[i]
+		if _, ok := n.Spec.(workflows.OutputNode); ok && x.nodes[n.ID].state == "completed" {
+			members = append(members, workflows.Member{Key: n.ID, Value: x.nodes[n.ID].output})
+		}
+	}
+	return workflows.Object(members)
+}
+
+func (x *execution) partialOutputs() json.RawMessage {
+	var members []workflows.Member
+	for i := range x.wf.Nodes {
+		if v := x.nodes[x.wf.Nodes[i].ID]; v != nil && v.state == "completed" {
+			members = append(members, workflows.Member{Key: v.node.ID, Value: v.output})
+		}
+	}
+	return workflows.Object(members)
+}
+
+// store writes the run's row for the end of the segment.
+func (x *execution) store(ctx context.Context, tx *sql.Tx, state State, o outcome, now time.Time) error {
+	var rest []settled
+	for _, id := range x.order {
+		if v := x.nodes[id]; v.settled() {
+			rest = append(rest, settled{Node: id, State: v.state, Output: v.output, Selected: v.selected, Reason: v.reason})
+		}
+	}
+	seg := x.row.seg
+	var failure, outputs, ended any
+	switch state {
+	case Running:
+		seg++
+	case Waiting:
+	default:
+		ended = now.UnixMilli()
+		rest = nil // the events have it; nothing goes on from here
+	}
+	raw, err := json.Marshal(rest)
+	if err != nil {
+		return err
+	}
+	if rest == nil {
+		raw = []byte("[]")
+	}
+	if o.failure != nil {
+		f, err := json.Marshal(o.failure)
+		if err != nil {
+			return err
+		}
+		failure = string(f)
+	}
+	if o.outputs != nil {
+		outputs = string(o.outputs)
+	}
+	_, err = tx.ExecContext(ctx, `update runs set state=?, seg=?, settled=?, error=?, outputs=?, ended=? where id=?`,
+		string(state), seg, string(raw), failure, outputs, ended, x.row.id)
+	return err
+}
+
+// anyDecided reports whether one of the gates got its answer meanwhile.
+func anyDecided(ctx context.Context, tx *sql.Tx, gates []string) (bool, error) {
+	if len(gates) == 0 {
+		return false, nil
+	}
+	args := make([]any, len(gates))
+	for i, id := range gates {
+		args[i] = id
+	}
+	var n int
+	err := tx.QueryRowContext(ctx, `select count(*) from gates where decision is not null and id in (?`+
+		strings.Repeat(",?", len(gates)-1)+`)`, args...).Scan(&n)
+	return n > 0, err
+}
+
+// trim lets the stream forget what is stored, once its segment has closed.
+func (e *Engine) trim(s *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next()-s.base > tail {
+		s.trim()
+	}
+}
+
+// tail is how many stored events a stream keeps for readers that are about to come.
+const tail = 32
+
+// Cancel asks for the end of a run; by and reason are recorded. A run that has
+// ended is left alone. It returns before the run has drained.
+func (e *Engine) Cancel(ctx context.Context, run, by, reason string) error {
+	err := e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+		r, err := scanRun(tx.QueryRowContext(ctx, `select `+runColumns+` from runs where id=?`, run))
+		if errors.Is(err, sql.ErrNoRows) {
+			return ErrRunNotFound
+		}
+		if err != nil || r.state.Terminal() || r.cancelBy != "" {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `update runs set cancel_by=?, cancel_reason=? where id=?`, by, reason, run); err != nil {
+			return err
+		}
+		if r.state == Waiting || r.state == Blocked {
+			return e.endWaiting(ctx, tx, r)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if x := e.live(run); x != nil {
+		x.cancel(errCancelled)
+	}
+	e.look()
+	return nil
+}
+
+// endWaiting ends a run that nobody executes as cancelled: its events have no
+// other producer.
+func (e *Engine) endWaiting(ctx context.Context, tx *sql.Tx, r *row) error {
+	now := e.now()
+	failure, err := json.Marshal(&RunError{Code: CodeCancelled, Message: "the run was cancelled"})
+	if err != nil {
+		return err
+	}
+	ev := Event{Type: RunCancelled, Run: r.id, N: r.lastEvent + 1, Time: now.UTC(), CumulativeCost: &r.cost}
+	if err := putEvents(ctx, tx, []Event{ev}); err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `update runs set state='cancelled', error=?, ended=?, last_event=? where id=?`,
+		string(failure), now.UnixMilli(), ev.N, r.id)
+	return err
+}
+
+// Claim records that the terminal result reached its caller, so that no later
+// call joins the run. It is stored within a quarter of a second.
+func (e *Engine) Claim(_ context.Context, run string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.claims = append(e.claims, run)
+	return nil
+}
+
+func (e *Engine) storeClaims(ctx context.Context) error {
+	e.mu.Lock()
+	claims := e.claims
+	e.claims = nil
+	e.mu.Unlock()
+	if len(claims) == 0 {
+		return nil
+	}
+	now := e.now().UnixMilli()
+	return e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+		for _, run := range claims {
+			if _, err := tx.ExecContext(ctx, `update runs set claimed=? where id=?`, now, run); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

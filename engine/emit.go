@@ -1,0 +1,82 @@
+package engine
+
+import (
+	"context"
+	"database/sql"
+	"sync"
+)
+
+// A recorder is the one producer of a run's events while a segment runs here. It
+// numbers them, hands them to the stream, and stores them by the rule of
+// engine.md 2.6: those of effects and gates before they are delivered; those of
+// pure nodes at once, stored with the next stored one.
+type recorder struct {
+	e      *Engine
+	run    string
+	seg    int
+	epoch  int64
+	stream *stream
+
+	mu       sync.Mutex
+	unstored []Event
+}
+
+// tell delivers events of pure nodes.
+func (r *recorder) tell(events ...Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stream.mu.Lock()
+	defer r.stream.mu.Unlock()
+	r.number(events, r.stream.next())
+	r.unstored = append(r.unstored, events...)
+	r.stream.append(events...)
+}
+
+// record stores events, and with them what waits, then delivers them. also runs
+// in the same transaction. A run that was taken over yields errTaken.
+func (r *recorder) record(ctx context.Context, db *sql.DB, also func(tx *sql.Tx) error, events ...Event) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stream.mu.Lock()
+	next := r.stream.next()
+	r.stream.mu.Unlock()
+	r.number(events, next)
+	last := next + int64(len(events)) - 1
+	err := r.e.update(ctx, db, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `update runs set last_event=? where id=? and seg=? and epoch=? and ended is null`, last, r.run, r.seg, r.epoch)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n != 1 {
+			return taken(err)
+		}
+		if err := putEvents(ctx, tx, r.unstored); err != nil {
+			return err
+		}
+		if err := putEvents(ctx, tx, events); err != nil {
+			return err
+		}
+		if also != nil {
+			return also(tx)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	r.unstored = nil
+	r.stream.mu.Lock()
+	defer r.stream.mu.Unlock()
+	r.stream.append(events...)
+	return nil
+}
+
+func (r *recorder) number(events []Event, next int64) {
+	for i := range events {
+		ev := &events[i]
+		ev.Run, ev.N = r.run, next+int64(i)
+		if ev.Time.IsZero() {
+			ev.Time = r.e.now().UTC()
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package expr
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+const attackEnv = "RELAVIUM_EXPR_ATTACK"
+
+// An attack runs in a process of its own, because what it may break is the process.
+type attack struct {
+	name   string
+	source string
+	want   string // the value, or the reasons that are right, separated by |
+}
+
+func attacks() []attack {
+	return []attack{
+		{"endless loop", `(()=>{while(true){}})()`, "timeout"},
+		{"endless loop in finally", `(()=>{for(;;){try{for(;;){}}finally{continue}}})()`, "timeout"},
+		{"endless loop in catch", `(()=>{for(;;)try{for(;;);}catch(e){}})()`, "timeout"},
+		{"labels", `(()=>{a:for(;;){b:for(;;){continue a}}})()`, "timeout"},
+		{"sort callback", `[3,2,1].sort(()=>{while(true){}})`, "timeout"},
+		{"replace callback", `'aaa'.replace(/a/g,()=>{for(;;);})`, "timeout"},
+		{"iterator", `[...{[Symbol.iterator](){return {next:()=>({done:false})}}}]`, "timeout|memory"},
+		{"generator", `[...(function*(){for(;;)yield 1})()]`, "timeout|memory"},
+		{"destructuring an endless generator", `(([...a])=>a)((function*(){for(;;)yield})())`, "timeout|memory"},
+		{"getter of the result", `({get a(){while(true){}}})`, "timeout"},
+		{"toJSON of the result", `({toJSON(){while(true){}}})`, "timeout"},
+		{"toStringTag of the result", `({get [Symbol.toStringTag](){for(;;);}})`, "timeout"},
+		{"valueOf", `+{valueOf(){for(;;);}}`, "timeout"},
+		{"toString of what is thrown", `(()=>{throw {toString(){for(;;);}}})()`, "runtime"},
+		{"message of what is thrown", `(()=>{throw {get message(){for(;;);}}})()`, "runtime"},
+		{"stack of what is thrown", `(()=>{const e=new Error;Object.defineProperty(e,'stack',{get(){for(;;);}});throw e})()`, "runtime"},
+		{"prepareStackTrace", `(()=>{Error.prepareStackTrace=()=>{for(;;);};return new Error('x').stack.length>=0})()`, "=true"},
+		{"repeat", `'x'.repeat(2**30).length`, "runtime|memory"},
+		{"repeat below the limit", `'x'.repeat(2**28).length`, "memory|runtime"},
+		{"padEnd", `'x'.padEnd(2**30).length`, "runtime|memory"},
+		{"string doubling", `[...Array(34)].reduce(s=>s+s,'xxxxxxxx').length`, "memory|runtime"},
+		{"rope, then flattened", `[...Array(26)].reduce(s=>s+s,'xxxxxxxx').at(-1)`, "memory|runtime"},
+		{"deep rope", `(()=>{let s='';for(let i=0;i<1e6;i++)s='ab'+s+'cd';return s.length})()`, "=4000000|memory|timeout"},
+		{"template bomb", "(()=>{let s='xxxxxxxxxxxxxxxx';for(let i=0;i<40;i++)s=`${s}${s}`;return s.length})()", "memory|runtime"},
+		{"String.raw bomb", `String.raw({raw:{length:2**31,0:'x'}},...Array(5))`, "timeout|memory|runtime"},
+		{"join bomb", `Array(2**20).fill('x'.repeat(2**12)).join('').length`, "memory|runtime|timeout"},
+		{"join of a sparse array", `(()=>{const a=[];a.length=2**32-1;return a.join('')})()`, "memory|runtime|timeout"},
+		{"push", `(()=>{let a=[];while(true)a.push(a.length)})()`, "memory"},
+		{"fill", `new Array(2**28).fill(0).length`, "memory|timeout"},
+		{"array doubling", `(()=>{let a=[1];for(;;)a=a.concat(a)})()`, "memory|timeout"},
+		{"spread doubling", `(()=>{let a=[1];for(;;)a=[...a,...a]})()`, "memory|timeout"},
+		{"memory that is caught", `(()=>{for(;;){try{let a=[];for(;;)a.push({})}catch(e){}}})()`, "timeout|memory"},
+		{"sparse array as result", `(()=>{const a=[];a[2**31]=1;return a})()`, "memory|timeout"},
+		{"sparse array sorted", `(()=>{const a=[];a[2**32-2]=1;return a.sort().length})()`, "memory|timeout|=4294967295"},
+		{"sparse array searched", `(()=>{const a=[];a.length=2**32-1;return a.indexOf(1)})()`, "timeout|=-1"},
+		{"array-like of 2^53", `Array.prototype.reverse.call({length:2**53-1})`, "timeout|memory|runtime"},
+		{"array-like includes", `Array.prototype.includes.call({length:2**53-1},1)`, "timeout"},
+		{"Array.from length", `Array.from({length:2**32}).length`, "runtime|memory|timeout"},
+		{"flat of itself", `(()=>{const a=[1];for(let i=0;i<30;i++)a.push(a);return a.flat(Infinity).length})()`, "timeout|memory|stack"},
+		{"bigint power", `(2n**(2n**33n)).toString().length`, "runtime|memory"},
+		{"bigint digits", `(2n**20000000n).toString().length`, "timeout|memory|runtime"},
+		{"bigint squaring", `(()=>{let a=3n;for(;;)a=a*a})()`, "timeout|memory|runtime"},
+		{"bigint parse", `BigInt('9'.repeat(2**22))%7n===0n`, "timeout|memory|runtime|=false|=true"},
+		{"array buffer", `new ArrayBuffer(2**31).byteLength`, "runtime|memory"},
+		{"array buffer resize", `(()=>{const b=new ArrayBuffer(8,{maxByteLength:2**30});b.resize(2**29);return b.byteLength})()`, "runtime|memory"},
+		{"typed array", `new Float64Array(2**27).length`, "runtime|memory"},
+		{"recursion", `(function f(){return f()+1})()`, "stack"},
+		{"recursion that is caught", `(function f(){try{return f()}catch(e){return f()}})()`, "timeout|stack"},
+		{"recursion through sort", `(function f(){return [2,1].sort(f)})()`, "stack"},
+		{"recursion through toString", `(()=>{const o={toString(){return ''+o}};return ''+o})()`, "stack"},
+		{"recursion through a getter", `(()=>{const o={get a(){return o.a}};return o.a})()`, "stack"},
+		{"recursion through bind", `(()=>{let f=()=>1;for(let i=0;i<1e5;i++)f=f.bind();return f()})()`, "stack"},
+		{"recursion through replace", `(function f(){return 'a'.replace(/a/,f)})()`, "stack"},
+		{"recursion through JSON", `(function f(){return JSON.stringify({toJSON:f})})()`, "stack"},
+		{"recursion through JSON.parse", `(function f(){return JSON.parse('[1]',f)})()`, "stack"},
+		{"recursion through class fields", `(()=>{class A{x=new A};return new A})()`, "stack"},
+		{"recursion through spread", `(function f(){return [...{[Symbol.iterator]:f}]})()`, "stack"},
+		{"deep result", `(()=>{let o={};let p=o;for(let i=0;i<1e5;i++){p.a={};p=p.a}return o})()`, "non_serializable"},
+		{"deep array", `(()=>{let a=[];for(let i=0;i<1e5;i++)a=[a];return a})()`, "non_serializable"},
+		{"deep array joined", `(()=>{let a=[];for(let i=0;i<1e5;i++)a=[a];return ''+a})()`, "stack"},
+		{"deep array flattened", `(()=>{let a=[];for(let i=0;i<1e5;i++)a=[a];return a.flat(Infinity).length})()`, "stack"},
+		{"deep value stringified", `(()=>{let a=[];for(let i=0;i<1e5;i++)a=[a];return JSON.stringify(a)})()`, "stack"},
+		{"deep text parsed", `JSON.parse('['.repeat(1e6)).length`, "stack|runtime"},
+		{"deep prototype chain", `(()=>{let o={};for(let i=0;i<2e5;i++)o=Object.create(o);return o.x===undefined})()`, "=true|memory"},
+		{"deep scope chain freed", `(()=>{let f=null;for(let i=0;i<1e5;i++){const g=f;f=()=>g}return 1})()`, "=1|memory"},
+		{"deep list freed", `(()=>{let l=null;for(let i=0;i<2e5;i++)l={l};return 1})()`, "=1|memory"},
+		{"deep map freed", `(()=>{let l=null;for(let i=0;i<1e5;i++)l=new Map([[1,l]]);return 1})()`, "=1|memory"},
+		{"nested brackets", strings.Repeat("[", 30_000) + strings.Repeat("]", 30_000), "syntax"},
+		{"nested parentheses", strings.Repeat("(", 30_000) + "1" + strings.Repeat(")", 30_000), "syntax"},
+		{"nested braces", strings.Repeat("{a:", 20_000) + "1" + strings.Repeat("}", 20_000), "syntax"},
+		{"nested arrows", strings.Repeat("()=>", 16_000) + "1", "syntax|non_serializable"},
+		{"nested functions", strings.Repeat("()=>{", 10_000) + strings.Repeat("}", 10_000), "syntax|non_serializable"},
+		{"nested templates", strings.Repeat("`${", 16_000) + "1" + strings.Repeat("}`", 16_000), "syntax"},
+		{"nested unary", strings.Repeat("!", 65_000) + "1", "syntax|=true|=false"},
+		{"nested new", strings.Repeat("new ", 16_000) + "Array", "syntax|runtime|stack"},
+		{"nested conditions", strings.Repeat("1?", 32_000) + "1" + strings.Repeat(":1", 32_000-1), "syntax"},
+		{"nested power", strings.Repeat("1**", 21_000) + "1", "syntax|=1"},
+		{"nested assignment", "(()=>{let a;return " + strings.Repeat("a=", 32_000) + "1})()", "syntax|=1"},
+		{"nested optional calls", "(x=>x" + strings.Repeat("?.a", 21_000) + ")(null)", "=null|syntax|non_serializable"},
+		{"nested regexp", "/" + strings.Repeat("(", 30_000) + strings.Repeat(")", 30_000) + "/.test('')", "syntax"},
+		{"nested regexp built", `'x'.match('('.repeat(5e4)+')'.repeat(5e4))`, "runtime|stack|memory"},
+		{"nested brackets before a long list", strings.Repeat("(", 400) + strings.Repeat("[1],", 15_000) + "1" + strings.Repeat(")", 400), "=1|syntax"},
+		{"backtracking", `/^(a+)+$/.test('a'.repeat(40)+'b')`, "timeout|memory"},
+		{"backtracking in a look-ahead", `/^(?=(a+)+$)/.test('a'.repeat(40)+'b')`, "timeout|memory"},
+		{"backtracking in a look-behind", `/(?<=^(a+)+)c/.test('a'.repeat(40)+'b')`, "timeout|memory"},
+		{"backtracking through references", `/^(a*)*\1*b$/.test('a'.repeat(60))`, "timeout|memory|=false"},
+		{"backtracking in split", `('a'.repeat(40)+'b').split(/(a+)+c/).length`, "timeout|memory|=1"},
+		{"large quantifier", `/(?:a{1000}){1000}b/.test('a'.repeat(1e5))`, "timeout|memory|runtime|syntax|=false"},
+		{"large quantifier built", `'a'.search('(((a{9999}){9999}){9999}){9999}')`, "timeout|memory|runtime|=-1"},
+		{"Function through constructor", `({}).constructor.constructor('return typeof globalThis')()`, "runtime"},
+		{"Function through an arrow", `(()=>{}).constructor('return 1+1')()`, "runtime"},
+		{"pollution", `Object.prototype.polluted = 1`, "=1"},
+		{"species", `(()=>{class A extends Array{static get [Symbol.species](){return function(){for(;;);}}};return new A(1,2,3).map(x=>x)})()`, "timeout"},
+		{"reviver", `JSON.parse('[1,2,3]',function(k,v){this.length=2**32-1;return v}).length`, "timeout|memory|=4294967295"},
+		{"callee", `(function(){return arguments.callee})()`, "runtime"},
+		{"async loop", `(async()=>{for(;;);})()`, "timeout"},
+		{"await", `(async()=>{for(;;)await 1})()`, "non_serializable"},
+		{"import", `import('fs')`, "non_serializable|runtime|syntax"},
+		{"thenable", `({then(f){for(;;);}})`, "non_serializable"},
+		{"Array.fromAsync", `typeof Array.fromAsync`, `="undefined"`},
+		{"sum", `Math.sumPrecise({[Symbol.iterator]:()=>({next:()=>({done:false,value:1})})})`, "timeout"},
+		{"normalize", `'\u0344'.repeat(2**20).normalize('NFD').length`, "memory|timeout|runtime|=2097152"},
+		{"case", `'\u0390'.repeat(2**22).toUpperCase().length`, "memory|timeout|runtime|=12582912"},
+		{"locale compare", `'a'.repeat(2**22).localeCompare('a'.repeat(2**22)+'b')`, "=-1|memory|timeout"},
+		{"huge result", `'x'.repeat(2**21)`, "memory"},
+		{"huge keys", `Object.fromEntries([...Array(1e6).keys()].map(k=>['k'+k,k]))`, "memory|timeout"},
+		{"symbols", `(()=>{for(let i=0;;i++)Symbol.for('s'+i)})()`, "memory|timeout"},
+		{"shapes", `(()=>{const a=[];for(let i=0;;i++)a.push({['k'+i]:1})})()`, "memory|timeout"},
+		{"weak map", `(()=>{const w=new WeakMap;const k=[];for(let i=0;;i++){const o={};k.push(o);w.set(o,o)}})()`, "memory|timeout"},
+		{"own limits loosened", `(()=>{try{(function f(){f()})()}catch{};try{let a=[];for(;;)a.push({})}catch{};return 1})()`, "=1|memory"},
+	}
+}
+
+// answer is what a child reports.
+type answer struct {
+	Result  string // the reason, or = and the value
+	Elapsed time.Duration
+	After   string // what the process says to 1+1 then
+	PeakMB  int
+}
+
+func childAttack(index string) {
+	n, err := strconv.Atoi(index)
+	if err != nil {
+		panic(err)
+	}
+	limitAddressSpace()
+	a, s := attacks()[n], New(1)
+	before := peakMB()
+	start := time.Now()
+	got := outcome(s, a.source)
+	report := answer{Result: got, Elapsed: time.Since(start), PeakMB: peakMB() - before, After: outcome(s, "1+1")}
+	if err := json.NewEncoder(os.Stderr).Encode(report); err != nil {
+		panic(err)
+	}
+}
+
+func TestAttacks(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range attacks() {
+		t.Run(a.name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), exe)
+			cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", attackEnv, i))
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("the process died: %v\n%.2000s", err, out)
+			}
+			var got answer
+			if err := json.Unmarshal(out, &got); err != nil {
+				t.Fatalf("answer %q: %v", out, err)
+			}
+			t.Logf("%.60s in %v, %d MB", got.Result, got.Elapsed.Round(time.Millisecond), got.PeakMB)
+			if want := strings.Split(a.want, "|"); !slices.Contains(want, got.Result) {
+				t.Errorf("Eval = %.80s, want one of %v", got.Result, want)
+			}
+			// The cap is wall time; the margin is for a builtin that does not
+			// look at the clock and for a busy machine.
+			if got.Elapsed > evalTimeout+4*time.Second {
+				t.Errorf("Eval took %v, want about %v at most", got.Elapsed, evalTimeout)
+			}
+			if got.PeakMB > 160 {
+				t.Errorf("Eval raised the peak by %d MB, want at most 160", got.PeakMB)
+			}
+			if got.After != "=2" {
+				t.Errorf("1+1 afterwards = %s, want =2", got.After)
+			}
+		})
+	}
+}
+
+// outcome is the result of an expression with a small scope in one word.
+func outcome(s *Sandbox, source string) string {
+	value, err := s.Eval(testContext(), source, Scope{Inputs: json.RawMessage(`{"n":1}`)})
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Reason
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return "=" + string(value)
+}

@@ -1,0 +1,22 @@
+package expr
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if n, ok := os.LookupEnv(attackEnv); ok {
+		childAttack(n)
+		os.Exit(0) //nolint:forbidigo // the child is no test run
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// testContext is for the child, which has no test.
+func testContext() context.Context {
+	return context.Background() //nolint:forbidigo // the child is no test run
+}

@@ -1,0 +1,364 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/relavium/relavium-serve/engine/durable"
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+// Bounds of what a person sees and says at a gate, in bytes.
+const (
+	maxGateText    = 64 << 10
+	maxGatePayload = 256 << 10
+)
+
+const gateColumns = `g.id, g.run, r.workflow, g.node, g.key, g.reason, g.type, g.message, g.assignee, g.opened, g.expires,
+	g.timeout_action, g.decision, g.payload, g.comment, g.decided, g.decided_by, g.via`
+
+func scanGate(s scanner) (Gate, error) {
+	var g Gate
+	var opened int64
+	var expires, decided sql.NullInt64
+	var decision, payload, by, via sql.NullString
+	err := s.Scan(&g.ID, &g.Run, &g.Workflow, &g.Node, &g.Key, &g.Reason, &g.Type, &g.Message, &g.Assignee, &opened, &expires,
+		&g.TimeoutAction, &decision, &payload, &g.Comment, &decided, &by, &via)
+	if err != nil {
+		return Gate{}, err
+	}
+	g.Opened, g.Expires, g.Decided = time.UnixMilli(opened), stamp(expires), stamp(decided)
+	g.Decision, g.DecidedBy, g.Via = decision.String, by.String, via.String
+	if payload.Valid {
+		g.Payload = json.RawMessage(payload.String)
+	}
+	return g, nil
+}
+
+// Gates lists gates, oldest first.
+func (e *Engine) Gates(ctx context.Context, f GateFilter) ([]Gate, error) {
+	query := `select ` + gateColumns + ` from gates g join runs r on r.id=g.run where 1=1`
+	var args []any
+	if f.Project != "" {
+		query, args = query+` and r.project=?`, append(args, f.Project)
+	}
+	if f.Run != "" {
+		query, args = query+` and g.run=?`, append(args, f.Run)
+	}
+	if f.Open {
+		query += ` and g.decision is null and r.ended is null`
+	}
+	limit := f.Limit
+	if limit <= 0 {
+		limit = 200
+	}
+	rows, err := e.file.Read.QueryContext(ctx, query+` order by g.opened, g.id limit ?`, append(args, limit)...)
+	if err != nil {
+		return nil, fmt.Errorf("run store: %w", err)
+	}
+	defer func() { _ = rows.Close() }()
+	out := []Gate{}
+	for rows.Next() {
+		g, err := scanGate(rows)
+		if err != nil {
+			return nil, fmt.Errorf("run store: %w", err)
+		}
+		out = append(out, g)
+	}
+	return out, rows.Err()
+}
+
+// Gate returns one gate by its id.
+func (e *Engine) Gate(ctx context.Context, id string) (Gate, error) {
+	return readGate(ctx, e.file.Read, id)
+}
+
+func readGate(ctx context.Context, q querier, id string) (Gate, error) {
+	g, err := scanGate(q.QueryRowContext(ctx, `select `+gateColumns+` from gates g join runs r on r.id=g.run where g.id=?`, id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return Gate{}, ErrGateNotFound
+	}
+	if err != nil {
+		return Gate{}, fmt.Errorf("run store: %w", err)
+	}
+	return g, nil
+}
+
+// Decide settles a gate, once, for whoever is first. The same decision again is
+// a success that changes nothing; another one, or one after the expiry, is a
+// *DecidedError. The decision is on disk when it returns.
+func (e *Engine) Decide(ctx context.Context, gate string, d Decision) (Gate, error) {
+	if err := d.check(); err != nil {
+		return Gate{}, err
+	}
+	g, err := e.decide(ctx, gate, d, e.now())
+	if err != nil {
+		return g, err
+	}
+	e.decided(g)
+	return g, nil
+}
+
+func (d *Decision) check() error {
+	switch {
+	case d.By == "" || d.Via == "":
+		return errors.New("engine: a decision needs By and Via")
+	case len(d.Comment) > maxGateText:
+		return fmt.Errorf("engine: the comment is longer than %d bytes", maxGateText)
+	case len(d.Payload) > maxGatePayload:
+		return fmt.Errorf("engine: the payload is longer than %d bytes", maxGatePayload)
+	}
+	if d.Payload != nil {
+		payload, err := workflows.Compact(d.Payload)
+		if err != nil {
+			return fmt.Errorf("engine: payload: %w", err)
+		}
+		d.Payload = payload
+	}
+	return nil
+}
+
+// decide writes the decision and, where the run waits for it, the next segment.
+func (e *Engine) decide(ctx context.Context, gate string, d Decision, at time.Time) (Gate, error) {
+	var out Gate
+	err := e.update(ctx, e.file.Full, func(tx *sql.Tx) error {
+		g, err := readGate(ctx, tx, gate)
+		if err != nil {
+			return err
+		}
+		out = g
+		if g.Decision == d.Decision && bytes.Equal(g.Payload, d.Payload) {
+			return nil // said twice
+		}
+		if g.Decision != "" || d.Via != ViaTimeout && !g.Expires.IsZero() && !at.Before(g.Expires) {
+			return &DecidedError{Gate: g}
+		}
+		if !fits(g.Type, d.Decision) {
+			return fmt.Errorf("engine: a gate of type %s is not answered by %s", g.Type, d.Decision)
+		}
+		var ended sql.NullInt64
+		if err := tx.QueryRowContext(ctx, `select ended from runs where id=?`, g.Run).Scan(&ended); err != nil {
+			return err
+		}
+		if ended.Valid {
+			return &DecidedError{Gate: g}
+		}
+		if _, err := tx.ExecContext(ctx, `update gates set decision=?, payload=?, comment=?, decided=?, decided_by=?, via=? where id=?`,
+			d.Decision, text(string(d.Payload)), d.Comment, at.UnixMilli(), d.By, d.Via, gate); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `update runs set state='running', seg=seg+1 where id=? and state='waiting'`, g.Run); err != nil {
+			return err
+		}
+		if d.Via == ViaConsole || d.Via == ViaCLI || d.Via == ViaCLINonInteractive {
+			if _, err := tx.ExecContext(ctx, `update runs set kept=1 where id=?`, g.Run); err != nil {
+				return err
+			}
+		}
+		out, err = readGate(ctx, tx, gate)
+		return err
+	})
+	return out, err
+}
+
+func fits(gateType, decision string) bool {
+	if decision == InputProvided {
+		return gateType == "input"
+	}
+	return decision == Approved || decision == Rejected
+}
+
+// decided hands a decision to the run: to its segment here, or by beginning the next one.
+func (e *Engine) decided(g Gate) {
+	if x := e.live(g.Run); x != nil {
+		x.hear(g)
+		return
+	}
+	e.look()
+}
+
+// hear takes in a decision of one of the open gates of this segment, once.
+func (x *execution) hear(g Gate) {
+	x.mu.Lock()
+	node, ok := x.waiting[g.ID]
+	delete(x.waiting, g.ID)
+	x.mu.Unlock()
+	if !ok {
+		return
+	}
+	x.work.Go(func() {
+		x.report(func() {
+			v := x.nodes[node]
+			if v.state != "waiting" || x.ended() {
+				return
+			}
+			if err := x.settleGate(x.seg.Context(), node, v, g); err != nil {
+				x.fail(x.e.internal(x.row.id, node, err))
+			}
+		})
+	})
+}
+
+// openGate makes the gate durable and waits, or goes on with what was decided.
+func (x *execution) openGate(ctx context.Context, id string, v *vertex, spec workflows.GateNode) error {
+	g, err := scanGate(x.e.file.Read.QueryRowContext(ctx,
+		`select `+gateColumns+` from gates g join runs r on r.id=g.run where g.run=? and g.node=? and g.reason=''`, x.row.id, id))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return x.newGate(ctx, id, v, spec)
+	case err != nil:
+		return err
+	case g.Decision != "":
+		return x.settleGate(ctx, id, v, g)
+	}
+	return x.await(ctx, id, v, g)
+}
+
+func (x *execution) newGate(ctx context.Context, id string, v *vertex, spec workflows.GateNode) error {
+	message, failure := x.render(id, "message_template", spec.Message)
+	assignee := ""
+	if failure == nil {
+		assignee, failure = x.render(id, "assignee", spec.Assignee)
+	}
+	if failure == nil && (len(message) > maxGateText || len(assignee) > maxGateText) {
+		failure = &RunError{Code: CodeValidation, Message: "the gate's text is longer than 64 KiB", Node: id}
+	}
+	if failure != nil {
+		x.failNode(id, failure, 1)
+		return nil
+	}
+	gateID, err := uuid.NewV7()
+	if err != nil {
+		return err
+	}
+	now := x.e.now()
+	g := Gate{
+		ID: gateID.String(), Run: x.row.id, Workflow: x.row.workflow, Node: id, Key: id, Type: spec.GateType,
+		Message: x.e.opt.Clean(message), Assignee: x.e.opt.Clean(assignee), Opened: now, TimeoutAction: spec.TimeoutAction,
+	}
+	if spec.Timeout > 0 {
+		g.Expires = now.Add(spec.Timeout)
+	}
+	if !x.row.deadline.IsZero() && (g.Expires.IsZero() || x.row.deadline.Before(g.Expires)) {
+		g.Expires = x.row.deadline // the run ends then; nobody can answer later
+	}
+	paused := Event{Type: GatePaused, Node: id, Gate: g.ID, GateType: g.Type, Message: g.Message, Assignee: g.Assignee}
+	if spec.Timeout > 0 {
+		paused.TimeoutMS, paused.TimeoutAction = ptr(spec.Timeout.Milliseconds()), spec.TimeoutAction
+	}
+	if !g.Expires.IsZero() {
+		expires := g.Expires.UTC()
+		paused.Expires = &expires
+	}
+	// Wait before anybody can know of the gate: an answer may come at once.
+	v.state = "waiting"
+	x.listen(g.ID, id)
+	err = x.rec.record(ctx, x.e.file.Write, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `insert into gates(id, run, node, key, reason, type, message, assignee, opened, expires, timeout_action)
+			values(?,?,?,?,'',?,?,?,?,?,?)`, g.ID, g.Run, g.Node, g.Key, g.Type, g.Message, g.Assignee, now.UnixMilli(), millis(g.Expires), g.TimeoutAction)
+		return err
+	}, Event{Type: NodeStarted, Node: id, NodeType: v.node.Type()}, paused)
+	if err != nil {
+		return err
+	}
+	x.e.due(g.Expires)
+	return nil
+}
+
+// await waits again for a gate that an earlier execution opened.
+func (x *execution) await(ctx context.Context, id string, v *vertex, g Gate) error {
+	v.state = "waiting"
+	x.listen(g.ID, id)
+	// It may have been decided between the reading and the listening.
+	now, err := x.e.Gate(ctx, g.ID)
+	if err != nil {
+		return err
+	}
+	if now.Decision != "" {
+		x.hear(now)
+	}
+	return nil
+}
+
+func (x *execution) listen(gate, node string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.waiting[gate] = node
+}
+
+func (x *execution) openGates() []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := make([]string, 0, len(x.waiting))
+	for id := range x.waiting {
+		out = append(out, id)
+	}
+	return out
+}
+
+// settleGate completes a gate node with its decision; a rejecting time-out ends the run.
+func (x *execution) settleGate(ctx context.Context, id string, v *vertex, g Gate) error {
+	took := g.Decided.Sub(g.Opened)
+	var events []Event
+	if !x.seen[GateResumed+" "+g.ID] {
+		events = append(events, Event{
+			Type: GateResumed, Node: id, Gate: g.ID, Decision: g.Decision, DecidedBy: g.DecidedBy, Via: g.Via,
+			Comment: g.Comment, Payload: g.Payload,
+		})
+	}
+	if g.Via == ViaTimeout && g.Decision == Rejected {
+		failure := &RunError{Code: CodeRunTimeout, Message: "nobody answered the gate in time", Node: id}
+		v.state, v.reason = "failed", string(failure.Code)
+		if !x.seen[NodeFailed+" "+id] {
+			events = append(events, Event{Type: NodeFailed, Node: id, Error: failure})
+		}
+		if err := x.rec.record(ctx, x.e.file.Write, nil, events...); err != nil {
+			return err
+		}
+		x.fail(failure)
+		return nil
+	}
+	v.state, v.output = "completed", decisionOutput(g)
+	if !x.seen[NodeCompleted+" "+id] {
+		events = append(events, Event{Type: NodeCompleted, Node: id, Output: v.output, Tokens: &Tokens{}, DurationMS: ptr(took.Milliseconds())})
+	}
+	if len(events) > 0 {
+		if err := x.rec.record(ctx, x.e.file.Write, nil, events...); err != nil {
+			return err
+		}
+	}
+	x.leave(id)
+	return nil
+}
+
+// decisionOutput is a gate's output: the decision object (format §3).
+func decisionOutput(g Gate) json.RawMessage {
+	members := []workflows.Member{{Key: "decision", Value: quote(g.Decision)}, {Key: "decidedBy", Value: quote(g.DecidedBy)}}
+	if g.Payload != nil {
+		members = append(members, workflows.Member{Key: "payload", Value: g.Payload})
+	} else if g.Type == "input" {
+		members = append(members, workflows.Member{Key: "payload", Value: json.RawMessage("null")})
+	}
+	if g.Comment != "" {
+		members = append(members, workflows.Member{Key: "comment", Value: quote(g.Comment)})
+	}
+	return workflows.Object(members)
+}
+
+// begin starts the segment that the store says is next; one that another process
+// began is left to it.
+func (e *Engine) begin(run string, seg int) {
+	if e.executor == nil || e.live(run) != nil {
+		return
+	}
+	if err := e.executor.Start(durable.Ref{Run: run, K: seg}); err != nil {
+		e.log.LogAttrs(e.base, levelOf(time.Second), "segment begins later", runAttr(run), errAttr(err))
+	}
+}

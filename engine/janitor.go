@@ -1,0 +1,336 @@
+package engine
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/relavium/relavium-serve/engine/durable"
+)
+
+// How often the janitor does what.
+const (
+	lookEvery    = 250 * time.Millisecond // what other processes wrote; nothing polls faster
+	orphanEvery  = time.Second
+	deadEvery    = 5 * time.Second
+	sweepEvery   = 30 * time.Second
+	sweepAge     = 30 * time.Second
+	retainEvery  = 10 * time.Minute
+	startGrace   = 2 * time.Second // a run this young is about to be begun by whoever made it
+	lookAtOnce   = 500
+	expireAtOnce = 100
+)
+
+// tend is the janitor's memory; only its goroutine touches it.
+type tend struct {
+	version                     int64
+	event                       int64     // events up to this row id were handed out
+	decided                     int64     // decisions up to this time were handed out
+	due                         time.Time // the next expiry or deadline; zero means none known
+	orphans, dead, sweep, clear time.Time
+}
+
+// janitor sees to everything that no call waits for: what other processes wrote,
+// expiries, orphans, the runs of dead executors, retention.
+func (e *Engine) janitor() {
+	ctx := e.base
+	t := &tend{version: -1}
+	if err := e.file.Read.QueryRowContext(ctx, `select coalesce(max(id), 0) from events`).Scan(&t.event); err != nil {
+		e.complain("look", err)
+	}
+	t.decided = e.now().Add(-time.Minute).UnixMilli()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		e.round(ctx, t)
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.wake:
+			t.version = -1
+		case <-tick.C:
+		}
+	}
+}
+
+func (e *Engine) complain(what string, err error) {
+	if err == nil || e.base.Err() != nil {
+		return
+	}
+	e.log.LogAttrs(e.base, slog.LevelWarn, "janitor", slog.String("part", what), errAttr(err))
+}
+
+func (e *Engine) round(ctx context.Context, t *tend) {
+	now := e.now()
+	v, err := e.file.Version(ctx)
+	e.complain("version", err)
+	changed := err == nil && v != t.version
+	e.complain("claims", e.storeClaims(ctx))
+	if changed {
+		t.version = v
+		e.complain("events", e.follow(ctx, t))
+		e.complain("due", e.nextDue(ctx, t))
+	}
+	if e.executor == nil {
+		return
+	}
+	if changed {
+		e.complain("decisions", e.hearDecisions(ctx, t))
+		e.complain("cancels", e.hearCancels(ctx))
+		e.complain("begin", e.beginRuns(ctx))
+	}
+	if !t.due.IsZero() && !now.Before(t.due) {
+		e.complain("expiries", e.expire(ctx, now))
+		e.complain("due", e.nextDue(ctx, t))
+	}
+	every(&t.orphans, now, orphanEvery, func(since time.Duration) { e.complain("orphans", e.endOrphans(ctx, since)) })
+	every(&t.dead, now, deadEvery, func(time.Duration) { e.complain("takeover", e.takeOver(ctx)) })
+	every(&t.sweep, now, sweepEvery, func(time.Duration) { e.complain("sweep", e.sweep(ctx)) })
+	every(&t.clear, now, retainEvery, func(time.Duration) { e.complain("retention", e.retain(ctx)) })
+}
+
+// every calls f if interval has passed since last, with the time that passed.
+func every(last *time.Time, now time.Time, interval time.Duration, f func(since time.Duration)) {
+	if !last.IsZero() && now.Sub(*last) < interval {
+		return
+	}
+	since := time.Duration(0)
+	if !last.IsZero() {
+		since = now.Sub(*last)
+	}
+	*last = now
+	f(since)
+}
+
+// follow hands events that other processes stored to the attached calls here.
+func (e *Engine) follow(ctx context.Context, t *tend) error {
+	for {
+		n, err := e.followSome(ctx, t)
+		if err != nil || n < lookAtOnce {
+			return err
+		}
+	}
+}
+
+func (e *Engine) followSome(ctx context.Context, t *tend) (int, error) {
+	rows, err := e.file.Read.QueryContext(ctx, `select id, run, n, json from events where id>? order by id limit ?`, t.event, lookAtOnce)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = rows.Close() }()
+	count := 0
+	for rows.Next() {
+		var run, raw string
+		var n int64
+		if err := rows.Scan(&t.event, &run, &n, &raw); err != nil {
+			return count, err
+		}
+		count++
+		e.mu.Lock()
+		s := e.streams[run]
+		e.mu.Unlock()
+		if s == nil {
+			continue
+		}
+		var ev Event
+		if err := json.Unmarshal([]byte(raw), &ev); err != nil {
+			return count, fmt.Errorf("event %d of run %s: %w", n, run, err)
+		}
+		s.mu.Lock()
+		if next := s.next(); !s.live && n >= next {
+			if n > next { // others were handed out before the stream was made
+				s.base, s.events = n, nil
+			}
+			s.append(ev)
+		}
+		s.mu.Unlock()
+	}
+	return count, rows.Err()
+}
+
+// nextDue finds when the next gate expires or run deadline passes.
+func (e *Engine) nextDue(ctx context.Context, t *tend) error {
+	var gate, run sql.NullInt64
+	err := e.file.Read.QueryRowContext(ctx, `select
+		(select min(expires) from gates where decision is null and expires is not null),
+		(select min(deadline) from runs where deadline is not null and state in ('running','waiting'))`).Scan(&gate, &run)
+	t.due = stamp(gate)
+	if d := stamp(run); !d.IsZero() && (t.due.IsZero() || d.Before(t.due)) {
+		t.due = d
+	}
+	return err
+}
+
+// due tells the janitor of an expiry that was just stored.
+func (e *Engine) due(at time.Time) {
+	if !at.IsZero() {
+		e.look()
+	}
+}
+
+// marks is a list of placeholders and its arguments.
+func marks(values []string) (string, []any) {
+	args := make([]any, len(values))
+	for i, v := range values {
+		args[i] = v
+	}
+	return "(" + strings.TrimSuffix(strings.Repeat("?,", len(values)), ",") + ")", args
+}
+
+// hearDecisions hands decisions that other processes wrote to the runs here.
+func (e *Engine) hearDecisions(ctx context.Context, t *tend) error {
+	rows, err := e.file.Read.QueryContext(ctx, `select `+gateColumns+` from gates g join runs r on r.id=g.run
+		where g.decided is not null and g.decided>=? order by g.decided`, t.decided)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		g, err := scanGate(rows)
+		if err != nil {
+			return err
+		}
+		if x := e.live(g.Run); x != nil {
+			x.hear(g)
+		}
+	}
+	// Clocks of processes differ a little, and a commit comes after its time: look back some.
+	t.decided = e.now().Add(-10 * time.Second).UnixMilli()
+	return rows.Err()
+}
+
+func (e *Engine) hearCancels(ctx context.Context) error {
+	rows, err := e.file.Read.QueryContext(ctx, `select id from runs where state='running' and cancel_by is not null`)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		if x := e.live(id); x != nil {
+			x.cancel(errCancelled)
+		}
+	}
+	return rows.Err()
+}
+
+// beginRuns starts segments that the store says are next and that no process
+// began: after a decision by a process that executes nothing, or a crash between
+// two writes. A segment that two processes begin runs in one of them.
+func (e *Engine) beginRuns(ctx context.Context) error {
+	in, args := marks(e.mine())
+	args = append(args, e.now().Add(-startGrace).UnixMilli(), lookAtOnce)
+	rows, err := e.file.Read.QueryContext(ctx, `select r.id, r.seg from runs r where r.state='running' and r.project in `+in+`
+		and (r.seg>0 or r.created<?)
+		and not exists(select 1 from workflow_status w where w.workflow_uuid=r.id||'#'||r.seg) limit ?`, args...)
+	if err != nil {
+		return err
+	}
+	var refs []durable.Ref
+	for rows.Next() {
+		var r durable.Ref
+		if err := rows.Scan(&r.Run, &r.K); err != nil {
+			return errors.Join(err, rows.Close())
+		}
+		refs = append(refs, r)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return err
+	}
+	for _, r := range refs {
+		e.begin(r.Run, r.K)
+	}
+	return nil
+}
+
+// expire applies what fell due: run deadlines first, then gates.
+func (e *Engine) expire(ctx context.Context, now time.Time) error {
+	in, args := marks(e.mine())
+	args = append(args, now.UnixMilli())
+	// A run that runs here sees its deadline by itself; one that waits gets a segment that sees it.
+	if err := e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `update runs set state='running', seg=seg+1 where state='waiting' and project in `+in+` and deadline<=?`, args...)
+		return err
+	}); err != nil {
+		return err
+	}
+	rows, err := e.file.Read.QueryContext(ctx, `select `+gateColumns+` from gates g join runs r on r.id=g.run
+		where g.decision is null and g.expires<=? and r.project in `+in+` and r.ended is null
+		and (r.deadline is null or r.deadline>g.expires) limit ?`,
+		append(append([]any{now.UnixMilli()}, args[:len(args)-1]...), expireAtOnce)...)
+	if err != nil {
+		return err
+	}
+	var gates []Gate
+	for rows.Next() {
+		g, err := scanGate(rows)
+		if err != nil {
+			return errors.Join(err, rows.Close())
+		}
+		gates = append(gates, g)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return err
+	}
+	var errs []error
+	for _, g := range gates {
+		d := Decision{Decision: Rejected, By: ViaTimeout, Via: ViaTimeout}
+		if g.TimeoutAction == "approve" {
+			d.Decision = Approved
+		}
+		decided, err := e.decide(ctx, g.ID, d, g.Expires)
+		if _, late := errors.AsType[*DecidedError](err); err != nil && !late {
+			errs = append(errs, err)
+			continue
+		}
+		e.decided(decided)
+	}
+	e.look()
+	return errors.Join(errs...)
+}
+
+// endOrphans counts the time that runs without a caller execute, and ends those
+// whose grace is over. Waiting for a person does not count.
+func (e *Engine) endOrphans(ctx context.Context, since time.Duration) error {
+	e.mu.Lock()
+	var runs []*execution
+	for id, x := range e.executions {
+		if e.calls[id] == 0 {
+			runs = append(runs, x)
+		}
+	}
+	e.mu.Unlock()
+	for _, x := range runs {
+		if x.row.source == "cli" {
+			continue
+		}
+		var detached sql.NullInt64
+		var reason sql.NullString
+		var kept bool
+		if err := e.file.Read.QueryRowContext(ctx, `select detached, detach_reason, kept from runs where id=?`, x.row.id).Scan(&detached, &reason, &kept); err != nil {
+			return err
+		}
+		if !detached.Valid || kept {
+			x.orphaned = 0
+			continue
+		}
+		grace := e.opt.OrphanGrace
+		if reason.String == DetachClose {
+			grace = e.opt.CloseGrace
+		}
+		if x.alone(since) > grace {
+			if err := e.Cancel(ctx, x.row.id, "orphan", "nobody waited for the run any more ("+reason.String+")"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package engine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/relavium/relavium-serve/engine/durable"
+)
+
+// takeOver continues the runs of executors that died, where they belong to a
+// project of this process; the others are left to a process of theirs.
+func (e *Engine) takeOver(ctx context.Context) error {
+	dead, err := durable.DeadExecutors(e.opt.Path, e.now())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range dead {
+		done, err := e.takeFrom(ctx, d.ID)
+		if err == nil && done {
+			errs = append(errs, e.executor.Forget(d.ID), d.Done())
+			continue
+		}
+		errs = append(errs, err, d.Release())
+	}
+	return errors.Join(errs...)
+}
+
+// takeFrom reports whether nothing of the executor is left.
+func (e *Engine) takeFrom(ctx context.Context, executor string) (bool, error) {
+	left, err := e.executor.Left(ctx, executor)
+	if err != nil {
+		return false, err
+	}
+	if err := e.dropHeldBy(ctx, executor); err != nil {
+		return false, err
+	}
+	all := true
+	var resume []durable.Ref
+	for _, l := range left {
+		r, err := e.row(ctx, l.Run)
+		switch {
+		case errors.Is(err, ErrRunNotFound):
+			err = e.executor.Abandon([]durable.Ref{l.Ref})
+		case err != nil:
+		case !slices.Contains(e.mine(), r.project):
+			all = false
+		case l.ABI != durable.ABI:
+			all = false
+			if r.state != Blocked && !r.state.Terminal() {
+				err = e.block(ctx, r, fmt.Sprintf("engine version %s began it, this is %s", l.ABI, durable.ABI), errors.New("other engine version"))
+			}
+		case r.state.Terminal() || r.seg != l.K:
+			err = e.executor.Abandon([]durable.Ref{l.Ref})
+		default:
+			if err = e.raise(ctx, r.id); err == nil {
+				resume = append(resume, l.Ref)
+			}
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	if len(resume) > 0 {
+		e.log.LogAttrs(ctx, slog.LevelInfo, "runs taken over", slog.Int("count", len(resume)), slog.String("from", executor))
+	}
+	return all, e.executor.Resume(resume)
+}
+
+// raise moves the run's epoch on: what the execution before still tries to write
+// is refused. A blocked run that fits again goes on.
+func (e *Engine) raise(ctx context.Context, run string) error {
+	return e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `update runs set epoch=epoch+1, state=case state when 'blocked' then 'running' else state end,
+			error=case state when 'blocked' then null else error end where id=? and ended is null`, run)
+		return err
+	})
+}
+
+// dropHeldBy lets retries join runs that completed in the dead executor and whose
+// result nobody is known to have received.
+func (e *Engine) dropHeldBy(ctx context.Context, executor string) error {
+	in, args := marks(e.mine())
+	now := e.now()
+	args = append([]any{now.UnixMilli(), DetachDrop}, args...)
+	args = append(args, now.Add(-e.opt.JoinWindow).UnixMilli(), executor)
+	return e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `update runs set detached=?, detach_reason=? where project in `+in+` and state='completed'
+			and claimed is null and detached is null and kept=0 and source<>'cli' and ended>?
+			and exists(select 1 from workflow_status w where w.workflow_uuid=runs.id||'#'||runs.seg and w.executor_id=?)`, args...)
+		return err
+	})
+}
+
+// sweep continues segments of this executor that run nowhere, which nothing but a
+// fault of ours leaves behind.
+func (e *Engine) sweep(ctx context.Context) error {
+	left, err := e.executor.Left(ctx, e.executor.ID())
+	if err != nil {
+		return err
+	}
+	var resume []durable.Ref
+	for _, l := range left {
+		if !e.executor.Live(l.Ref) && l.Age > sweepAge {
+			resume = append(resume, l.Ref)
+		}
+	}
+	if len(resume) > 0 {
+		e.log.LogAttrs(ctx, slog.LevelWarn, "segments swept up", slog.Int("count", len(resume)))
+	}
+	return e.executor.Resume(resume)
+}
+
+// batch bounds what one transaction of retention deletes.
+const batch = 500
+
+// retain deletes runs that ended long ago, then what DBOS keeps of them, then
+// definitions that no run names, and frees old idempotency keys.
+func (e *Engine) retain(ctx context.Context) error {
+	now := e.now()
+	if err := e.write(ctx, `update runs set idem_key=null where idem_key is not null and created<?`, now.Add(-keyLife).UnixMilli()); err != nil {
+		return err
+	}
+	for {
+		refs, err := e.deleteRuns(ctx, now.Add(-e.opt.Keep).UnixMilli())
+		if err != nil {
+			return err
+		}
+		if len(refs) == 0 {
+			break
+		}
+		if err := e.executor.Delete(refs); err != nil {
+			return err
+		}
+	}
+	return e.write(ctx, `delete from definitions where digest not in (select digest from runs)`)
+}
+
+func (e *Engine) deleteRuns(ctx context.Context, before int64) ([]durable.Ref, error) {
+	var refs []durable.Ref
+	err := e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+		refs = nil
+		rows, err := tx.QueryContext(ctx, `select id, seg from runs where ended is not null and ended<? limit ?`, before, batch)
+		if err != nil {
+			return err
+		}
+		var runs []string
+		for rows.Next() {
+			var id string
+			var seg int
+			if err := rows.Scan(&id, &seg); err != nil {
+				return errors.Join(err, rows.Close())
+			}
+			runs = append(runs, id)
+			for k := range seg + 1 {
+				refs = append(refs, durable.Ref{Run: id, K: k})
+			}
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil || len(runs) == 0 {
+			return err
+		}
+		in, args := marks(runs)
+		for _, query := range []string{
+			`delete from events where run in ` + in, `delete from gates where run in ` + in, `delete from runs where id in ` + in,
+		} {
+			if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return refs, err
+}

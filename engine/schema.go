@@ -1,0 +1,92 @@
+package engine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// schemaVersion is what this binary writes. A newer store is refused; a newer
+// binary migrates an older store by adding only, so that an older process which
+// runs on keeps working.
+const schemaVersion = 1
+
+// schema is the run store (times are Unix milliseconds; JSON is text).
+const schema = `
+create table if not exists meta(schema integer not null);
+create table if not exists definitions(digest text primary key, json text not null) without rowid;
+create table if not exists runs(
+	id text primary key,
+	project text not null, root text not null, workflow text not null, digest text not null,
+	principal text not null, source text not null, client text not null,
+	idem_key text, args_digest text not null,
+	inputs text not null, ctx text not null,
+	state text not null, seg integer not null default 0, settled text not null default '[]',
+	epoch integer not null default 0, reserved integer not null default 0,
+	deadline integer, created integer not null, started integer, ended integer,
+	detached integer, detach_reason text, kept integer not null default 0, claimed integer,
+	cancel_by text, cancel_reason text,
+	error text, outputs text, cost integer not null default 0,
+	last_event integer not null default -1
+) without rowid;
+create unique index if not exists runs_key on runs(project, workflow, principal, idem_key) where idem_key is not null;
+create index if not exists runs_open on runs(state, project) where state in ('running','waiting','blocked');
+create index if not exists runs_join on runs(project, workflow, principal, args_digest) where detached is not null;
+create index if not exists runs_deadline on runs(deadline) where deadline is not null and state in ('running','waiting');
+create index if not exists runs_ended on runs(ended) where ended is not null;
+create index if not exists runs_list on runs(project, id);
+create table if not exists gates(
+	id text primary key, run text not null, node text not null, key text not null, reason text not null,
+	type text not null, message text not null, assignee text not null,
+	opened integer not null, expires integer, timeout_action text not null,
+	asked integer, nonce text,
+	decision text, payload text, comment text not null default '', decided integer, decided_by text, via text
+) without rowid;
+create unique index if not exists gates_node on gates(run, node) where reason = '';
+create index if not exists gates_open on gates(opened, id) where decision is null;
+create index if not exists gates_expiry on gates(expires) where decision is null and expires is not null;
+create index if not exists gates_decided on gates(decided) where decided is not null;
+create table if not exists events(
+	id integer primary key autoincrement, run text not null, n integer not null, json text not null
+);
+create unique index if not exists events_run on events(run, n);
+`
+
+// migrate brings an older or empty store to this schema in one exclusive
+// transaction and refuses a newer one.
+func migrate(ctx context.Context, db *sql.DB) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("run store: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	var tables int
+	if err := tx.QueryRowContext(ctx, `select count(*) from sqlite_master where type='table' and name='meta'`).Scan(&tables); err != nil {
+		return fmt.Errorf("run store: %w", err)
+	}
+	found := 0
+	if tables > 0 {
+		if err := tx.QueryRowContext(ctx, `select schema from meta`).Scan(&found); err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return fmt.Errorf("run store: %w", err)
+		}
+	}
+	switch {
+	case found > schemaVersion:
+		return &SchemaError{Found: found, Known: schemaVersion}
+	case found == schemaVersion:
+		return nil
+	}
+	if _, err := tx.ExecContext(ctx, schema); err != nil {
+		return fmt.Errorf("run store: %w", err)
+	}
+	if found == 0 {
+		_, err = tx.ExecContext(ctx, `insert into meta(schema) values(?)`, schemaVersion)
+	} else {
+		_, err = tx.ExecContext(ctx, `update meta set schema=?`, schemaVersion)
+	}
+	if err != nil {
+		return fmt.Errorf("run store: %w", err)
+	}
+	return tx.Commit()
+}

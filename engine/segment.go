@@ -1,0 +1,576 @@
+package engine
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/relavium/relavium-serve/engine/durable"
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+// Why a run's own context ends.
+var (
+	errCancelled = errors.New("engine: run cancelled")
+	errDeadline  = errors.New("engine: run deadline passed")
+	errFailed    = errors.New("engine: run failed")
+)
+
+// An execution is one segment of a run in this process: it walks the graph from
+// what is settled to the end of the run or to where only people can go on. Its
+// loop goroutine alone touches the maps; nodes report through inbox.
+type execution struct {
+	e   *Engine
+	seg *durable.Segment
+	row *row
+	wf  *workflows.Workflow
+	rec *recorder
+
+	ctx    context.Context //nolint:containedctx // the run's life, which no caller's ctx bounds
+	cancel context.CancelCauseFunc
+	inbox  chan func()
+	work   sync.WaitGroup
+
+	nodes   map[string]*vertex
+	order   []string // topological
+	busy    int      // nodes and edges that will report by themselves
+	ready   []string // to be dispatched, in topological order
+	agents  int      // agent nodes that run now
+	failure *RunError
+	partial bool // some effect was left for the next segment
+	cancelled bool
+	seen    map[string]bool
+
+	mu      sync.Mutex
+	waiting map[string]string // gate id → node, open gates of this segment
+
+	tokens Tokens
+	cost   int64
+
+	orphaned time.Duration // the janitor's: executed without a caller
+}
+
+// vertex is where one node stands in this segment.
+type vertex struct {
+	node     *workflows.Node
+	state    string // "", ready, running, waiting, completed, failed, skipped
+	output   json.RawMessage
+	selected []string
+	reason   string
+	missing  int             // dependencies that have not settled
+	dead     map[string]bool // sources whose conditional edge to here is falsy
+	slot     *slot           // agent nodes
+	gate     *Gate
+}
+
+func (v *vertex) settled() bool {
+	return v.state == "completed" || v.state == "failed" || v.state == "skipped"
+}
+
+// segment is the function that the durable executor runs.
+func (e *Engine) segment(seg *durable.Segment) error {
+	ctx := seg.Context()
+	for {
+		again, err := e.runSegment(ctx, seg)
+		switch {
+		case err == nil && again:
+			e.begin(seg.Run, seg.K+1)
+			return nil
+		case err == nil, errors.Is(err, errTaken):
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		}
+		// Whatever went wrong is the store's or ours; the run itself has not ended.
+		e.log.LogAttrs(ctx, slog.LevelError, "segment starts again", runAttr(seg.Run), slog.Int("segment", seg.K), errAttr(err))
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+func (e *Engine) runSegment(ctx context.Context, seg *durable.Segment) (again bool, err error) {
+	r, err := e.row(ctx, seg.Run)
+	if errors.Is(err, ErrRunNotFound) {
+		return false, nil // deleted by retention
+	}
+	if err != nil {
+		return false, err
+	}
+	if r.state.Terminal() || r.seg != seg.K || r.state == Waiting {
+		return false, nil // this segment closed before the process that ran it could say so
+	}
+	wf, err := e.definition(ctx, r.digest)
+	if err != nil {
+		return false, e.block(ctx, r, "its definition cannot be read by this version", err)
+	}
+	x := &execution{
+		e: e, seg: seg, row: r, wf: wf,
+		inbox:   make(chan func()),
+		nodes:   make(map[string]*vertex, len(wf.Nodes)),
+		order:   wf.Topological(),
+		seen:    make(map[string]bool),
+		waiting: make(map[string]string),
+	}
+	x.ctx, x.cancel = context.WithCancelCause(ctx)
+	defer x.cancel(nil)
+	next, err := x.open(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer x.release()
+	defer x.work.Wait()
+	defer x.cancel(errShutdown)
+	defer x.watch()()
+	if err := x.restore(ctx, next); err != nil {
+		return false, err
+	}
+	if err := x.loop(ctx); err != nil {
+		return false, err
+	}
+	return x.close(ctx)
+}
+
+// watch ends the run's context at its deadline, at once where it passed or where
+// a cancel was asked for before this execution began. The caller calls stop.
+func (x *execution) watch() (stop func()) {
+	if x.row.cancelBy != "" {
+		x.cancel(errCancelled)
+	}
+	if x.row.deadline.IsZero() {
+		return func() {}
+	}
+	t := time.AfterFunc(x.row.deadline.Sub(x.e.now()), func() { x.cancel(errDeadline) })
+	return func() { t.Stop() }
+}
+
+// open makes this execution the run's producer of events. It returns how many
+// events of the run are stored.
+func (x *execution) open(ctx context.Context) (int64, error) {
+	s := x.e.stream(x.row.id, x.row.lastEvent+1)
+	x.rec = &recorder{e: x.e, run: x.row.id, seg: x.row.seg, epoch: x.row.epoch, stream: s}
+	s.mu.Lock()
+	s.live = true
+	if s.next() != x.row.lastEvent+1 {
+		// Another process stored events that this stream has not seen.
+		s.base, s.events = x.row.lastEvent+1, nil
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
+	s.mu.Unlock()
+	x.e.mu.Lock()
+	x.e.executions[x.row.id] = x
+	orphan := x.row.source != "cli" && !x.row.kept && x.row.detached.IsZero() && x.e.calls[x.row.id] == 0
+	x.e.mu.Unlock()
+	if orphan && x.row.lastEvent >= 0 {
+		// The process that held the call is gone: that counts as a drop.
+		if err := x.e.write(ctx, `update runs set detached=?, detach_reason=? where id=? and detached is null and kept=0`,
+			x.e.now().UnixMilli(), DetachDrop, x.row.id); err != nil {
+			x.release()
+			return 0, err
+		}
+	}
+	return x.row.lastEvent + 1, nil
+}
+
+func (x *execution) release() {
+	x.e.mu.Lock()
+	if x.e.executions[x.row.id] == x {
+		delete(x.e.executions, x.row.id)
+	}
+	x.e.mu.Unlock()
+	x.rec.stream.mu.Lock()
+	x.rec.stream.live = false
+	x.rec.stream.mu.Unlock()
+	x.e.release(x.rec.stream)
+}
+
+// restore sets the graph to what earlier segments settled, and claims the place
+// of every effect that may still happen.
+func (x *execution) restore(ctx context.Context, stored int64) error {
+	if stored > 0 {
+		events, err := x.e.Events(ctx, x.row.id, 0)
+		if err != nil {
+			return err
+		}
+		for i := range events {
+			x.note(&events[i])
+		}
+	} else {
+		x.rec.tell(Event{
+			Type: RunStarted, WorkflowID: x.e.workflowID(x.row), Inputs: x.row.inputs, ExecutionMode: "local", Time: x.row.created.UTC(),
+		})
+	}
+	for _, id := range x.order {
+		n, _ := x.wf.Node(id)
+		x.nodes[id] = &vertex{node: n, missing: len(sources(x.wf.In(id)))}
+	}
+	for _, s := range x.row.settled {
+		v := x.nodes[s.Node]
+		if v == nil {
+			return fmt.Errorf("run %s: settled node %q is not in its definition", x.row.id, s.Node)
+		}
+		v.state, v.output, v.selected, v.reason = s.State, s.Output, s.Selected, s.Reason
+	}
+	if err := x.claimSlots(); err != nil {
+		return err
+	}
+	for _, id := range x.order {
+		if x.nodes[id].missing == 0 && !x.nodes[id].settled() {
+			x.arrive(id)
+		}
+	}
+	for _, s := range x.row.settled {
+		x.leave(s.Node)
+	}
+	return nil
+}
+
+// note remembers what must not be said twice: effects and gates.
+func (x *execution) note(ev *Event) {
+	switch ev.Type {
+	case NodeStarted, NodeCompleted, NodeFailed:
+		if n, ok := x.wf.Node(ev.Node); ok && recorded(n) {
+			x.seen[ev.Type+" "+ev.Node] = true
+		}
+		if ev.Tokens != nil {
+			x.tokens.Input += ev.Tokens.Input
+			x.tokens.Output += ev.Tokens.Output
+		}
+	case GateResumed, GatePaused:
+		x.seen[ev.Type+" "+ev.Gate] = true
+	}
+	x.cost = x.row.cost
+}
+
+// recorded reports whether the node's events are stored before delivery.
+func recorded(n *workflows.Node) bool {
+	switch n.Spec.(type) {
+	case workflows.AgentNode, workflows.GateNode:
+		return true
+	default:
+		return false
+	}
+}
+
+func sources(edges []workflows.Edge) map[string]bool {
+	out := make(map[string]bool, len(edges))
+	for i := range edges {
+		out[edges[i].From] = true
+	}
+	return out
+}
+
+// loop dispatches what is ready and takes in what reports, until nothing more
+// happens by itself: the run has ended, or only gates are left. It fails when ctx
+// (the process) ends.
+func (x *execution) loop(ctx context.Context) error {
+	done := x.ctx.Done()
+	for {
+		if err := x.dispatch(ctx); err != nil {
+			return err
+		}
+		if x.busy == 0 && len(x.ready) == 0 {
+			return x.drain(ctx)
+		}
+		select {
+		case f := <-x.inbox:
+			f()
+		case <-done:
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			done = nil // the nodes report by themselves now
+			x.ready = nil
+		}
+	}
+}
+
+// pending reports whether something has not settled.
+func (x *execution) pending() bool {
+	return slices.ContainsFunc(x.order, func(id string) bool { return !x.nodes[id].settled() })
+}
+
+// ended reports why nothing more may start, if so.
+func (x *execution) ended() bool { return x.failure != nil || x.ctx.Err() != nil }
+
+// report hands f to the loop; it is called from node goroutines.
+func (x *execution) report(f func()) {
+	select {
+	case x.inbox <- f:
+	case <-x.seg.Context().Done():
+	}
+}
+
+// spawn runs f beside the loop and then, in the loop, what f returns.
+func (x *execution) spawn(f func() func()) {
+	x.busy++
+	x.work.Go(func() {
+		after := x.guard(f)
+		x.report(func() {
+			x.busy--
+			after()
+		})
+	})
+}
+
+// guard turns a panic into an internal failure of the run.
+func (x *execution) guard(f func() func()) (after func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			id := uuid.NewString()
+			x.e.log.LogAttrs(x.ctx, slog.LevelError, "panic in a node", runAttr(x.row.id), slog.String("correlation", id),
+				slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			after = func() {
+				x.fail(&RunError{Code: CodeInternal, Message: "internal error", CorrelationID: id})
+			}
+		}
+	}()
+	return f()
+}
+
+// fail ends the run for a reason of its own; the first one counts.
+func (x *execution) fail(err *RunError) {
+	if x.failure == nil || x.failure.Code == CodeCancelled && err.Code != CodeCancelled {
+		x.failure = err
+	}
+	x.ready = nil
+	x.cancel(errFailed)
+}
+
+// arrive is called when every dependency of a node has settled.
+func (x *execution) arrive(id string) {
+	v := x.nodes[id]
+	if v.state != "" {
+		return
+	}
+	v.state = "ready"
+	at, _ := slices.BinarySearchFunc(x.ready, id, func(a, b string) int {
+		return slices.Index(x.order, a) - slices.Index(x.order, b)
+	})
+	x.ready = slices.Insert(x.ready, at, id)
+}
+
+// leave is called once a node has settled: its dependents may arrive.
+func (x *execution) leave(id string) {
+	v := x.nodes[id]
+	conditions := slices.ContainsFunc(x.wf.Out(id), func(e workflows.Edge) bool { return e.Condition != "" })
+	if !conditions || v.state != "completed" || x.ended() {
+		x.pass(id)
+		return
+	}
+	scope := x.scope(append(slices.Clone(x.wf.Ancestors(id)), id))
+	x.spawn(func() func() {
+		dead := make(map[string]bool)
+		for _, edge := range x.wf.Out(id) {
+			if edge.Condition == "" {
+				continue
+			}
+			live, err := x.e.sandbox.Truthy(x.ctx, edge.Condition, scope)
+			if err != nil {
+				return func() { x.fail(x.sandboxError(id, err)) }
+			}
+			if !live {
+				dead[edge.To] = true
+			}
+		}
+		return func() {
+			for to := range dead {
+				if x.nodes[to].dead == nil {
+					x.nodes[to].dead = make(map[string]bool)
+				}
+				x.nodes[to].dead[id] = true
+			}
+			x.pass(id)
+		}
+	})
+}
+
+func (x *execution) pass(id string) {
+	told := make(map[string]bool)
+	for _, edge := range x.wf.Out(id) {
+		if told[edge.To] {
+			continue
+		}
+		told[edge.To] = true
+		to := x.nodes[edge.To]
+		to.missing--
+		if to.missing == 0 && !to.settled() {
+			x.arrive(edge.To)
+		}
+	}
+}
+
+// alive decides whether a node whose dependencies settled runs (format 1.14).
+func (x *execution) alive(id string) (bool, string) {
+	routing, live, routedAway, data := false, false, false, false
+	for _, edge := range x.wf.In(id) {
+		from := x.nodes[edge.From]
+		if edge.Data {
+			data = data || from.state == "completed"
+			continue
+		}
+		routing = true
+		switch {
+		case from.state != "completed":
+		case edge.Routed && !slices.Contains(from.selected, id):
+			routedAway = true
+		case from.dead[id], x.nodes[id].dead[edge.From]:
+		default:
+			live = true
+		}
+	}
+	switch {
+	case live, len(x.wf.In(id)) == 0, !routing && data:
+		return true, ""
+	case routedAway:
+		return false, "branch_not_taken"
+	default:
+		return false, "upstream_unreachable"
+	}
+}
+
+// feeders lists the sources of the node's live routing edges, authored order.
+func (x *execution) feeders(id string) []string {
+	var out []string
+	for _, edge := range x.wf.In(id) {
+		from := x.nodes[edge.From]
+		if edge.Data || from.state != "completed" || x.nodes[id].dead[edge.From] ||
+			edge.Routed && !slices.Contains(from.selected, id) || slices.Contains(out, edge.From) {
+			continue
+		}
+		out = append(out, edge.From)
+	}
+	return out
+}
+
+// dispatch starts everything that is ready.
+func (x *execution) dispatch(ctx context.Context) error {
+	var held []string // agent nodes over max_parallel
+	for len(x.ready) > 0 && !x.ended() {
+		id := x.ready[0]
+		x.ready = x.ready[1:]
+		v := x.nodes[id]
+		if ok, reason := x.alive(id); !ok {
+			x.skip(id, reason)
+			continue
+		}
+		if _, ok := v.node.Spec.(workflows.AgentNode); ok && x.wf.MaxParallel > 0 && x.agents >= x.wf.MaxParallel {
+			held = append(held, id)
+			continue
+		}
+		v.state = "running"
+		if err := x.start(ctx, id, v); err != nil {
+			return err
+		}
+	}
+	if x.ended() {
+		x.ready = nil
+		return nil
+	}
+	for _, id := range held {
+		x.nodes[id].state = ""
+		x.arrive(id)
+	}
+	return x.held(held)
+}
+
+// held leaves waiting agents in ready without spinning: loop must wait for a report.
+func (x *execution) held(ids []string) error {
+	if len(ids) > 0 && x.busy == 0 {
+		return fmt.Errorf("run %s: %d agent nodes are held and none runs", x.row.id, len(ids))
+	}
+	return nil
+}
+
+func (x *execution) skip(id, reason string) {
+	v := x.nodes[id]
+	v.state, v.reason = "skipped", reason
+	x.rec.tell(Event{Type: NodeSkipped, Node: id, Reason: reason})
+	if v.slot != nil {
+		v.slot.send(order{skip: true})
+	}
+	x.leave(id)
+}
+
+// complete settles a pure node.
+func (x *execution) complete(id string, output json.RawMessage, selected []string, took time.Duration, attempt int) {
+	v := x.nodes[id]
+	if len(output) > maxOutput {
+		x.failNode(id, &RunError{Code: CodeValidation, Message: "the output is larger than 4 MiB"}, attempt)
+		return
+	}
+	v.state, v.output, v.selected = "completed", output, selected
+	x.rec.tell(Event{
+		Type: NodeCompleted, Node: id, Output: output, Selected: selected, DurationMS: ptr(took.Milliseconds()),
+		Tokens: &Tokens{}, Attempt: later(attempt),
+	})
+	x.leave(id)
+}
+
+// failNode fails a pure node, and the run with it.
+func (x *execution) failNode(id string, err *RunError, attempt int) {
+	v := x.nodes[id]
+	err.Node = id
+	v.state, v.reason = "failed", string(err.Code)
+	x.rec.tell(Event{Type: NodeFailed, Node: id, Error: err, Attempt: later(attempt)})
+	x.fail(err)
+}
+
+// later is an attempt number as events carry it: absent for the first.
+func later(attempt int) int {
+	if attempt <= 1 {
+		return 0
+	}
+	return attempt
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// drain waits, once nothing starts any more, for what still reports: sibling
+// nodes that were told to stop, and effects that were left for the next segment.
+func (x *execution) drain(ctx context.Context) error {
+	for _, id := range x.order {
+		if v := x.nodes[id]; v.slot != nil && !v.slot.told {
+			v.slot.send(order{leave: true})
+		}
+	}
+	for x.busy > 0 || x.slotsOpen() {
+		select {
+		case f := <-x.inbox:
+			f()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// block marks a run that this version cannot continue; it stays answerable.
+func (e *Engine) block(ctx context.Context, r *row, reason string, cause error) error {
+	e.log.LogAttrs(ctx, slog.LevelError, "run is blocked", runAttr(r.id), slog.String("reason", reason), errAttr(cause))
+	raw, err := json.Marshal(&RunError{Code: CodeInternal, Message: reason})
+	if err != nil {
+		return err
+	}
+	return e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `update runs set state='blocked', error=? where id=? and ended is null`, string(raw), r.id)
+		return err
+	})
+}
+
+// workflowID is the surrogate that events carry: UUIDv5 of project key and workflow id.
+func (e *Engine) workflowID(r *row) string {
+	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(r.project+"/"+r.workflow)).String()
+}
+
+func runAttr(id string) slog.Attr { return slog.String("run", id) }

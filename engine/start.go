@@ -1,0 +1,205 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/relavium/relavium-serve/engine/durable"
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+// keyLife is how long an idempotency key joins (decided: 24 h).
+const keyLife = 24 * time.Hour
+
+// Start makes a run durable and begins it, or names the run that the request
+// joins. Errors: *KeyConflictError, *RunError with code validation (context
+// values that cannot be resolved; no run exists then), ErrClosed.
+func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
+	if e.executor == nil {
+		return Started{}, errors.New("engine: this process executes nothing")
+	}
+	if context.Cause(e.base) != nil {
+		return Started{}, ErrClosed
+	}
+	args, err := digest(req.Arguments)
+	if err != nil {
+		return Started{}, fmt.Errorf("engine: arguments: %w", err)
+	}
+	// A run to join needs no context of its own; only a new one reads files.
+	if found, err := e.join(ctx, e.file.Read, req, args); err != nil || found.Run != "" {
+		return found, err
+	}
+	values, err := resolveContext(req, e.opt.ReadFile)
+	if err != nil {
+		return Started{}, err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Started{}, err
+	}
+	now := e.now()
+	out := Started{Run: id.String(), Since: now}
+	err = e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+		found, err := e.join(ctx, tx, req, args)
+		if err != nil {
+			return err
+		}
+		if found.Run != "" {
+			out = found
+			return nil
+		}
+		return e.insertRun(ctx, tx, req, out.Run, args, values, now)
+	})
+	if err != nil || out.Joined {
+		return out, err
+	}
+	e.remember(req.Workflow)
+	if err := e.executor.Start(durable.Ref{Run: out.Run}); err != nil {
+		// The run is durable: the janitor begins it, or the next process does.
+		e.log.LogAttrs(ctx, levelOf(time.Second), "run begins later", runAttr(out.Run), errAttr(err))
+		e.look()
+	}
+	return out, nil
+}
+
+func digest(value json.RawMessage) (string, error) {
+	canonical, err := workflows.Canonical(value)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(canonical)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// join finds the run that answers the request without a new one: by its key, or,
+// for a call without key, one that lost its caller.
+func (e *Engine) join(ctx context.Context, q querier, req StartRequest, args string) (Started, error) {
+	var id, argsDigest string
+	var created int64
+	var row *sql.Row
+	now := e.now()
+	switch {
+	case req.IdempotencyKey != "":
+		row = q.QueryRowContext(ctx, `select id, args_digest, created from runs
+			where project=? and workflow=? and principal=? and idem_key=? and created>?`,
+			req.Project.Key, req.Workflow.ID, string(req.Principal), req.IdempotencyKey, now.Add(-keyLife).UnixMilli())
+	case req.Join:
+		row = q.QueryRowContext(ctx, `select id, args_digest, created from runs
+			where project=? and workflow=? and principal=? and args_digest=? and digest=? and detached>=?
+			and (state in ('running','waiting') or (state='completed' and claimed is null))
+			order by detached desc limit 1`,
+			req.Project.Key, req.Workflow.ID, string(req.Principal), args, req.Workflow.Digest(), now.Add(-e.opt.JoinWindow).UnixMilli())
+	default:
+		return Started{}, nil
+	}
+	switch err := row.Scan(&id, &argsDigest, &created); {
+	case errors.Is(err, sql.ErrNoRows):
+		return Started{}, nil
+	case err != nil:
+		return Started{}, fmt.Errorf("run store: %w", err)
+	case argsDigest != args:
+		return Started{}, &KeyConflictError{Run: id}
+	}
+	return Started{Run: id, Joined: true, Since: time.UnixMilli(created)}, nil
+}
+
+func (e *Engine) insertRun(ctx context.Context, tx *sql.Tx, req StartRequest, id, args string, values json.RawMessage, now time.Time) error {
+	w := req.Workflow
+	if _, err := tx.ExecContext(ctx, `insert into definitions(digest, json) values(?,?) on conflict do nothing`,
+		w.Digest(), string(w.Snapshot())); err != nil {
+		return err
+	}
+	if req.IdempotencyKey != "" {
+		// A key older than its life may still stand in a row that the janitor has not reached.
+		if _, err := tx.ExecContext(ctx, `update runs set idem_key=null where project=? and workflow=? and principal=? and idem_key=?`,
+			req.Project.Key, w.ID, string(req.Principal), req.IdempotencyKey); err != nil {
+			return err
+		}
+	}
+	var deadline time.Time
+	if w.Timeout > 0 {
+		deadline = now.Add(w.Timeout)
+	}
+	_, err := tx.ExecContext(ctx, `insert into runs(id, project, root, workflow, digest, principal, source, client, idem_key, args_digest,
+		inputs, ctx, state, deadline, created, started, kept) values(?,?,?,?,?,?,?,?,?,?,?,?,'running',?,?,?,?)`,
+		id, req.Project.Key, req.Project.Root, w.ID, w.Digest(), string(req.Principal), req.Source, req.Client, text(req.IdempotencyKey), args,
+		string(req.Arguments), string(values), millis(deadline), now.UnixMilli(), now.UnixMilli(), req.Source == "cli")
+	return err
+}
+
+// resolveContext evaluates the workflow's context once, in declared order: each
+// entry sees the inputs and the entries before it. A tainted entry keeps its
+// reference only. [variables] of the config stand below.
+func resolveContext(req StartRequest, readFile func(root, path string) ([]byte, error)) (json.RawMessage, error) {
+	inputs, err := workflows.Members(req.Arguments)
+	if err != nil {
+		return nil, fmt.Errorf("engine: arguments: %w", err)
+	}
+	var entries []workflows.Member
+	for _, name := range slices.Sorted(maps.Keys(req.Variables)) {
+		if !slices.ContainsFunc(req.Workflow.Context, func(c workflows.ContextEntry) bool { return c.Key == name }) {
+			entries = append(entries, workflows.Member{Key: name, Value: quote(req.Variables[name])})
+		}
+	}
+	scope := workflows.Scope{
+		Inputs: lookup(inputs),
+		ReadFile: func(path string) ([]byte, error) {
+			if readFile == nil {
+				return nil, errors.New("no file can be read here")
+			}
+			return readFile(req.Project.Root, path)
+		},
+	}
+	for _, c := range req.Workflow.Context {
+		value := c.Value.Literal
+		if t := c.Value.Template; t != nil && c.Tainted {
+			value = workflows.Object([]workflows.Member{{Key: "secret", Value: json.RawMessage("true")}, {Key: "ref", Value: quote("ctx:" + c.Key)}})
+		} else if t != nil {
+			scope.Ctx = lookup(entries)
+			rendered, err := t.Render(scope)
+			if err != nil {
+				return nil, &RunError{Code: CodeValidation, Message: fmt.Sprintf("context %q: %s", c.Key, err)}
+			}
+			value = quote(rendered)
+		}
+		entries = append(entries, workflows.Member{Key: c.Key, Value: value})
+	}
+	return workflows.Object(entries), nil
+}
+
+func lookup(members []workflows.Member) func(string) (json.RawMessage, bool) {
+	return func(name string) (json.RawMessage, bool) {
+		for i := range members {
+			if members[i].Key == name {
+				return members[i].Value, true
+			}
+		}
+		return nil, false
+	}
+}
+
+// quote writes a string as JSON without escaping HTML.
+func quote(s string) json.RawMessage {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(s); err != nil {
+		return json.RawMessage(`""`) // a string always has a JSON form
+	}
+	return bytes.TrimRight(b.Bytes(), "\n")
+}
