@@ -211,14 +211,14 @@ type gate struct {
 // openGates are the project's waiting gates, as the command line lists them.
 func (p *crashProject) openGates(t *testing.T) []gate {
 	t.Helper()
-	var all, own []gate
-	decode(t, []byte(p.ok(t, "gate", "list", "--json")), &all)
-	for _, g := range all {
-		if strings.Contains(g.Message, " of "+p.name+"-") {
-			own = append(own, g)
+	var open []gate
+	decode(t, []byte(p.ok(t, "gate", "list", "--here", "--json")), &open)
+	for _, g := range open {
+		if !strings.Contains(g.Message, " of "+p.name+"-") {
+			t.Errorf("gate %q is listed in %s", g.Message, p.name)
 		}
 	}
-	return own
+	return open
 }
 
 // awaitGates waits until every call of the project stands at a gate.

@@ -116,10 +116,11 @@ type run struct {
 	Outputs  json.RawMessage `json:"outputs"`
 }
 
+// runs lists the project's own runs, newest first.
 func (p project) runs(tb testing.TB) []run {
 	tb.Helper()
 	var list []run
-	decode(tb, []byte(p.ok(tb, "runs", "list", "--json")), &list)
+	decode(tb, []byte(p.ok(tb, "runs", "list", "--here", "--limit", "1000", "--json")), &list)
 	for i := range list {
 		list[i].Outputs = compact(tb, list[i].Outputs)
 	}
