@@ -8,11 +8,11 @@ import (
 	"io"
 )
 
-// kind is what an item is.
-type kind int
+// itemKind is what an item is.
+type itemKind int
 
 const (
-	nullItem kind = iota
+	nullItem itemKind = iota
 	boolItem
 	numberItem
 	stringItem
@@ -22,7 +22,7 @@ const (
 	badItem
 )
 
-func (k kind) String() string {
+func (k itemKind) String() string {
 	switch k {
 	case nullItem:
 		return "null"
@@ -45,7 +45,7 @@ func (k kind) String() string {
 // An item is one value of a document, whether it came from YAML or from a
 // snapshot. Members keep their written order, numbers their digits.
 type item struct {
-	kind      kind
+	kind      itemKind
 	line, col int    // 1-based; 0 in a snapshot
 	text      string // the string, the number's JSON literal, "true" or "false"
 	keys      []itemKey

@@ -17,19 +17,17 @@ func (c *checker) links(d *draft) {
 	if c.failed() {
 		return
 	}
-	d.workflow.schemas = compiledSchemas(d.workflow)
+	d.workflow.schemas = c.governing(d.workflow)
 }
 
-// compiledSchemas holds, by node id, the schema that governs its output.
-func compiledSchemas(w *Workflow) map[string]*compiledSchema {
+// governing holds, by node id, the compiled schema that governs its output.
+func (c *checker) governing(w *Workflow) map[string]*compiledSchema {
 	out := make(map[string]*compiledSchema)
 	for i := range w.Nodes {
-		raw := w.OutputSchema(w.Nodes[i].ID)
-		if raw == nil {
-			continue
-		}
-		if s, err := compileSchema(raw); err == nil { // checked when it was read
-			out[w.Nodes[i].ID] = s
+		if raw := w.OutputSchema(w.Nodes[i].ID); raw != nil {
+			if s, err := c.compile(raw); err == nil { // checked when it was read
+				out[w.Nodes[i].ID] = s
+			}
 		}
 	}
 	return out

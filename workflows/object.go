@@ -18,6 +18,7 @@ type checker struct {
 	frozen   []*item // agents of a snapshot, which stand in for files and registry
 	restored bool    // reading a snapshot
 	problems Problems
+	compiled map[string]*compiledSchema // by the schema's text
 }
 
 func (c *checker) add(n *item, rule, where, what, remedy string) {
@@ -44,7 +45,7 @@ func (c *checker) wrongType(n *item, where, want, remedy string) {
 	}
 }
 
-// A object reads the keys of one strict map. Every key is asked for once, by name;
+// An object reads the keys of one strict map. Every key is asked for once, by name;
 // close reports those that nobody asked for. An object of an item that is no map
 // is empty and reports nothing more.
 type object struct {

@@ -19,6 +19,8 @@ type Options struct {
 	Registry func(id string) (*Agent, bool)
 	// ReadRef reads an agent file named by $ref, relative to the workflow file.
 	ReadRef func(path string) ([]byte, error)
+	// Home is RELAVIUM_HOME. Neither it nor ~/.relavium marks a project.
+	Home string
 }
 
 // Parse checks one workflow file. name is used in messages only. On failure the

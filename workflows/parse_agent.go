@@ -151,11 +151,32 @@ func (o *object) schema(key string) json.RawMessage {
 	if raw == nil {
 		return nil
 	}
-	if _, err := compileSchema(raw); err != nil {
+	_, err := o.c.compile(raw)
+	if bad, ok := errors.AsType[*schemaError](err); ok {
+		o.c.add(o.get(key), "P13", o.at(key), strings.TrimPrefix(bad.at+": ", "#: ")+bad.what, bad.remedy)
+		return nil
+	}
+	if err != nil {
 		o.c.add(o.get(key), "P13", o.at(key), "schema cannot be used: "+err.Error(), "")
 		return nil
 	}
 	return raw
+}
+
+// compile compiles a schema once for a file.
+func (c *checker) compile(raw json.RawMessage) (*compiledSchema, error) {
+	if s, ok := c.compiled[string(raw)]; ok {
+		return s, nil
+	}
+	s, err := compileSchema(raw)
+	if err != nil {
+		return nil, err
+	}
+	if c.compiled == nil {
+		c.compiled = make(map[string]*compiledSchema)
+	}
+	c.compiled[string(raw)] = s
+	return s, nil
 }
 
 // tools reads a grant. Some tools of the format are not part of this version.

@@ -8,7 +8,7 @@ import (
 // resolveScalar gives a plain scalar its meaning by the YAML 1.2 core schema
 // (format 1.1): what is not null, a boolean or a number is a string. finite is
 // false for .inf and .nan, which JSON cannot hold.
-func resolveScalar(s string) (k kind, text string, finite bool) {
+func resolveScalar(s string) (k itemKind, text string, finite bool) {
 	switch s {
 	case "", "~", "null", "Null", "NULL":
 		return nullItem, "", true

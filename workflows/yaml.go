@@ -70,25 +70,32 @@ func (d *decoder) text(src []byte) ([]byte, bool) {
 		return nil, false
 	}
 	src = bytes.TrimPrefix(src, []byte("\uFEFF"))
-	if i := bytes.IndexByte(src, 0); i >= 0 {
-		line, col := position(src, i)
-		what := "file holds a NUL byte"
-		if i < 4 {
-			what = "file is UTF-16 or UTF-32"
-		}
-		d.add("P02", line, col, "", what, remedy)
-		return nil, false
-	}
 	for i := 0; i < len(src); {
 		r, size := utf8.DecodeRune(src[i:])
-		if r == utf8.RuneError && size == 1 {
+		what := ""
+		switch {
+		case r == 0 && i < 4:
+			what = "file is UTF-16 or UTF-32"
+		case r == utf8.RuneError && size == 1:
+			what = "byte is not UTF-8, as in a Latin-1 file"
+		case isControl(r):
 			line, col := position(src, i)
-			d.add("P02", line, col, "", "byte is not UTF-8, as in a Latin-1 file", remedy)
+			d.add("P02", line, col, "", "control character in the file", "escape it in double quotes")
+			return nil, false
+		}
+		if what != "" {
+			line, col := position(src, i)
+			d.add("P02", line, col, "", what, remedy)
 			return nil, false
 		}
 		i += size
 	}
 	return d.separators(withoutDirective(src)), true
+}
+
+// isControl tells whether YAML forbids a character.
+func isControl(r rune) bool {
+	return r < 0x20 && r != '\t' && r != '\n' && r != '\r' || r >= 0x7F && r < 0xA0 && r != 0x85 || r == 0xFFFE || r == 0xFFFF
 }
 
 // withoutDirective turns a %YAML line before the document into a comment.
@@ -198,7 +205,8 @@ func (d *decoder) syntax(src []byte, err error) {
 		}
 		row := rows[l-1]
 		indent := row[:len(row)-len(bytes.TrimLeft(row, " \t"))]
-		if i := bytes.IndexByte(indent, '\t'); i >= 0 && len(bytes.TrimSpace(row)) > 0 && strings.Contains(text, "cannot start any token") {
+		if i := bytes.IndexByte(indent, '\t'); i >= 0 && len(bytes.TrimSpace(row)) > 0 &&
+			(strings.Contains(text, "cannot start any token") || strings.Contains(text, "tab character")) {
 			d.add("P02", l, i+1, "", "tab used for indentation", "indent with spaces")
 			return
 		}
@@ -267,7 +275,10 @@ func explain(message string) (rule, what, remedy string) {
 		{"unknown escape character", "P02", "unknown escape in double quotes", "double the backslash, or use single quotes"},
 		{"invalid Unicode character escape", "P02", "escape is no Unicode character", ""},
 		{"did not find expected hexdecimal", "P02", "escape lacks hexadecimal digits", ""},
-		{"control characters are not allowed", "P02", "control character in the file", "escape it in double quotes"},
+		{"did not find expected node content", "P02", "a bracket without its other half, or a value is missing", ""},
+		{"did not find expected comment or line break", "P02", "text after the sign of a block text", ""},
+		{"did not find expected tag URI", "P07", "tag is not allowed", "remove it"},
+		{"alphabetic or numeric character", "P03", "alias or anchor is not allowed", "quote text that begins with * or &"},
 		{"block sequence entries are not allowed", "P02", "a list entry is not allowed here: wrong indentation", ""},
 		{"while scanning a block scalar", "P02", "block text is wrongly indented", ""},
 		{"found a tab character", "P02", "tab used for indentation", "indent with spaces"},
