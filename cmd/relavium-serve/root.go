@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"slices"
+
+	"github.com/spf13/cobra"
+)
+
+// An app is one invocation: the shell around it and the flags that every command has.
+type app struct {
+	*shell
+	config   string // --config
+	cwd      string // --cwd
+	logFlag  string // --log-level
+	entered  bool   // a command's own code has begun; errors before it are the invocation's
+	readLine <-chan string
+}
+
+// run executes one command line and returns its exit code. stdout may belong to
+// a protocol: nothing but a command's own result is written there.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, environ []string) int {
+	a := &app{shell: newShell(stdin, stdout, stderr, environ)}
+	root := a.command()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil && !a.entered {
+		err = usageFault(cmd, err)
+	}
+	return report(stderr, err, slices.Contains(args, "--json"))
+}
+
+// usageFault makes an error of the flag parser a fault of the invocation.
+func usageFault(cmd *cobra.Command, err error) error {
+	return invalid(cmd.CommandPath()+" --help", "%w", err)
+}
+
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "relavium-serve",
+		Short:         "Publish workflow files as MCP tools and run them durably",
+		Example:       "  relavium-serve serve --workflows examples/workflows --publish release-notes\n  relavium-serve run release-notes --input version=1.4.0",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.config, "config", "", "read this file instead of config.toml in RELAVIUM_HOME")
+	flags.StringVar(&a.cwd, "cwd", "", "look for the project from this folder (default: the working directory)")
+	flags.StringVar(&a.logFlag, "log-level", "", "debug, info, warn or error (default: RELAVIUM_LOG)")
+	root.AddCommand(
+		a.serveCommand(), a.runCommand(), a.runsCommand(), a.gateCommand(),
+		a.validateCommand(), a.graphCommand(), a.versionCommand(),
+	)
+	return root
+}
+
+// group is a command that only holds others: alone it shows its help, and a word
+// it does not know is a fault.
+func group(use, short, example string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Example: example, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+	}
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+// A site is where a command works and what is configured there.
+type site struct {
+	place
+	*settings
+	log *slog.Logger
+}
+
+// open resolves place and settings for a command whose logs are shown from
+// fallback up.
+func (a *app) open(fallback slog.Level) (*site, error) {
+	a.entered = true
+	level, err := a.logLevel(a.logFlag, fallback)
+	if err != nil {
+		return nil, err
+	}
+	p, err := a.findPlace(a.cwd)
+	if err != nil {
+		return nil, err
+	}
+	merged, err := a.loadSettings(p, a.config, p.root)
+	if err != nil {
+		return nil, err
+	}
+	return &site{place: p, settings: merged, log: a.logger(level)}, nil
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+// A sink shows the events of one run as they come.
+type sink interface {
+	show(ev *engine.Event) error
+}
+
+// eventLines writes the events as NDJSON.
+type eventLines struct{ w io.Writer }
+
+func (e eventLines) show(ev *engine.Event) error {
+	enc := json.NewEncoder(e.w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(ev)
+}
+
+// A nodeView is one line of a view.
+type nodeView struct {
+	id, kind, state, note string
+}
+
+// A view shows the nodes of a run and their states: in place on a terminal that
+// is high enough, else one line for each change.
+type view struct {
+	w       io.Writer
+	place   bool // redraw in place
+	color   bool
+	width   int
+	nodes   []nodeView
+	drawn   int  // lines on the screen that belong to the view
+	paused  bool // a question is on the screen: change nothing
+	started time.Time
+}
+
+// newView makes the view of a run of w for the standard error.
+func (s *shell) newView(w *workflows.Workflow) *view {
+	v := &view{w: s.stderr, color: s.color(s.stderr), width: 80}
+	for _, id := range w.Topological() {
+		if node, ok := w.Node(id); ok {
+			v.nodes = append(v.nodes, nodeView{id: id, kind: node.Type(), state: "pending"})
+		}
+	}
+	if file, ok := s.stderr.(interface{ Fd() uintptr }); ok && isTerminal(s.stderr) && s.env["TERM"] != "dumb" {
+		width, height, err := term.GetSize(int(file.Fd())) //nolint:gosec // a file descriptor fits an int
+		v.place = err == nil && height > len(v.nodes)+2 && width >= 20
+		if err == nil {
+			v.width = width
+		}
+	}
+	return v
+}
+
+func (v *view) show(ev *engine.Event) error {
+	if ev.Type == engine.RunStarted {
+		v.started = ev.Time
+		_, err := fmt.Fprintf(v.w, "run %s\n", ev.Run)
+		return err
+	}
+	changed := v.change(ev)
+	if changed == nil || v.paused {
+		return nil
+	}
+	if v.place {
+		return v.draw()
+	}
+	_, err := io.WriteString(v.w, v.line(changed)+"\n")
+	return err
+}
+
+// change applies an event to its node and returns the node, or nil if nothing shows.
+func (v *view) change(ev *engine.Event) *nodeView {
+	for i := range v.nodes {
+		node := &v.nodes[i]
+		if node.id != ev.Node {
+			continue
+		}
+		switch ev.Type {
+		case engine.NodeStarted:
+			node.state, node.note = "running", ""
+			if ev.Attempt > 1 {
+				node.note = fmt.Sprintf("attempt %d", ev.Attempt)
+			}
+		case engine.NodeCompleted:
+			node.state, node.note = "completed", ""
+			if ev.DurationMS != nil {
+				node.note = shortDuration(time.Duration(*ev.DurationMS) * time.Millisecond)
+			}
+			if ev.Selected != nil {
+				node.note = "→ " + strings.Join(ev.Selected, ", ")
+			}
+		case engine.NodeFailed:
+			node.state = "failed"
+			if ev.Error != nil {
+				node.note = string(ev.Error.Code) + ": " + ev.Error.Message
+			}
+		case engine.NodeRetrying:
+			node.state, node.note = "pending", "will be tried again"
+		case engine.NodeSkipped:
+			node.state, node.note = "skipped", ev.Reason
+		case engine.GatePaused:
+			node.state, node.note = "waiting", ev.Message
+		case engine.GateResumed:
+			node.state, node.note = "running", ev.Decision+" by "+ev.DecidedBy
+		default:
+			return nil
+		}
+		return node
+	}
+	return nil
+}
+
+// draw puts the current lines over the ones before.
+func (v *view) draw() error {
+	var b strings.Builder
+	if v.drawn > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA\x1b[J", v.drawn)
+	}
+	for i := range v.nodes {
+		b.WriteString(v.line(&v.nodes[i]) + "\n")
+	}
+	v.drawn = len(v.nodes)
+	_, err := io.WriteString(v.w, b.String())
+	return err
+}
+
+// leave lets go of the lines on the screen: what is written next stands below them.
+func (v *view) leave(paused bool) {
+	v.drawn, v.paused = 0, paused
+}
+
+func (v *view) line(node *nodeView) string {
+	sign, sgr := "·", "2"
+	switch node.state {
+	case "running":
+		sign, sgr = "▸", "36"
+	case "waiting":
+		sign, sgr = "?", "33"
+	case "completed":
+		sign, sgr = "✓", "32"
+	case "failed":
+		sign, sgr = "✗", "31"
+	case "skipped":
+		sign, sgr = "-", "2"
+	}
+	text := fmt.Sprintf("%s (%s) %s", node.id, node.kind, node.state)
+	if node.note != "" {
+		text += "  " + node.note
+	}
+	if limit := v.width - 3; v.place {
+		text = oneLine(text, limit)
+	} else {
+		text = oneLine(text, 400)
+	}
+	if v.color {
+		return "\x1b[" + sgr + "m" + sign + "\x1b[0m " + text
+	}
+	return sign + " " + text
+}
