@@ -1,0 +1,3 @@
+// Package consent decides what may be started and with which environment. It is a
+// leaf: it imports nothing of this module.
+package consent
