@@ -1,0 +1,220 @@
+package publish
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/publish/transport"
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+const (
+	// storeTimeout bounds what is done in the store after a request ended.
+	storeTimeout = 5 * time.Second
+	// startTimeout bounds the start of a run, which a cancel does not cut in half.
+	startTimeout = 30 * time.Second
+	// maxKey is the longest idempotency key.
+	maxKey = 128
+	// codeMissingCapability is MissingRequiredClientCapability of MCP 2026-07-28.
+	codeMissingCapability = -32021
+)
+
+// A toolFunc answers one call of its tool. It may set the exchange's fault
+// instead of returning a result.
+type toolFunc func(ctx context.Context, x *exchange, t *tool) *mcp.CallToolResult
+
+// callTool is the dispatcher's handler of every tool.
+func (s *Server) callTool(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	x := exchangeOf(ctx)
+	t := s.tools[req.Params.Name]
+	result := t.call(ctx, x, t)
+	if x.fault != nil {
+		return nil, x.fault
+	}
+	return result, nil
+}
+
+// arguments are the call's arguments as sent, or nil.
+func (x *exchange) arguments() json.RawMessage {
+	args := x.request.Param("arguments")
+	if string(args) == "null" {
+		return nil
+	}
+	return args
+}
+
+// call answers tools/call of a workflow: it checks everything that can be
+// checked before a run exists, starts or joins a run, and waits for it.
+func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolResult {
+	received := time.Now()
+	w := t.workflow
+	key, fault := idempotencyKey(x.request)
+	if fault != nil {
+		x.fault = fault
+		return nil
+	}
+	inputs, err := w.ResolveInputs(x.arguments())
+	if err != nil {
+		return s.badArguments(err)
+	}
+	if missing := s.missingSecrets(w); len(missing) > 0 {
+		return refusal("the server has no value for the secret input %q; its operator has to set %s", missing[0], w.SecretEnv(missing[0]))
+	}
+	if result := s.refuseUnanswerable(x, t); result != nil || x.fault != nil {
+		return result
+	}
+	sctx, done := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	defer done()
+	started, err := s.engine.Start(sctx, engine.StartRequest{
+		Workflow:       w.Workflow,
+		Project:        w.Project,
+		Principal:      x.caller.principal,
+		Arguments:      inputs,
+		Variables:      s.opt.Variables,
+		Source:         "mcp",
+		Client:         oneLine(x.caller.client.Name, 128),
+		IdempotencyKey: key,
+		Join:           key == "",
+	})
+	if err != nil {
+		if conflict, ok := errors.AsType[*engine.KeyConflictError](err); ok {
+			return failure(&engine.RunError{Code: engine.CodeValidation, Message: "key already used with other arguments"}, conflict.Run)
+		}
+		return s.unexpected("start a run", "", err)
+	}
+	wt := &wait{
+		server:   s,
+		x:        x,
+		workflow: w,
+		run:      started.Run,
+		joined:   started.Joined,
+		progress: newProgress(x, len(w.Nodes)),
+		limit:    s.handoverAt(x, received),
+	}
+	if err := wt.attach(sctx); err != nil {
+		return s.unexpected("attach to a run", started.Run, err)
+	}
+	if started.Joined {
+		wt.progress.send("joined run " + started.Run + ", which goes since " + rfc3339(started.Since))
+	}
+	result, over := wt.result(ctx)
+	if over {
+		return x.handedOver(started.Run)
+	}
+	return result
+}
+
+// badArguments names every argument that is wrong.
+func (s *Server) badArguments(err error) *mcp.CallToolResult {
+	wrong, ok := errors.AsType[*workflows.InputError](err)
+	if !ok {
+		return s.unexpected("resolve inputs", "", err)
+	}
+	lines := make([]string, len(wrong.Fields))
+	for i, f := range wrong.Fields {
+		lines[i] = f.String()
+	}
+	return refusal("%s of the arguments %s wrong: %s",
+		count(len(lines)), plural(len(lines), "is", "are"), strings.Join(lines, "; "))
+}
+
+// idempotencyKey reads _meta["relavium/idempotencyKey"].
+func idempotencyKey(req *transport.Request) (string, *transport.Error) {
+	raw := req.Meta("relavium/idempotencyKey")
+	if raw == nil {
+		return "", nil
+	}
+	var key string
+	if raw[0] != '"' || json.Unmarshal(raw, &key) != nil || key == "" || utf8.RuneCountInString(key) > maxKey {
+		return "", &transport.Error{
+			Code:    transport.CodeInvalidParams,
+			Message: "invalid params: relavium/idempotencyKey is a string of 1 to 128 characters",
+		}
+	}
+	return key, nil
+}
+
+// accepts lists the rungs that may answer the workflow's gates.
+func (s *Server) accepts(w *Workflow) []string {
+	all := s.opt.Accept
+	if all == nil {
+		all = []string{AcceptElicitation, AcceptConsole, AcceptCLI}
+	}
+	if w == nil || w.Accept == nil {
+		return all
+	}
+	var both []string
+	for _, rung := range all {
+		if slices.Contains(w.Accept, rung) {
+			both = append(both, rung)
+		}
+	}
+	return both
+}
+
+// refuseUnanswerable refuses a call that could come to a gate which nobody may
+// answer. The console and the command line count whether or not one runs.
+func (s *Server) refuseUnanswerable(x *exchange, t *tool) *mcp.CallToolResult {
+	if !t.gated {
+		return nil
+	}
+	for _, rung := range s.accepts(t.workflow) {
+		switch rung {
+		case AcceptConsole, AcceptCLI, AcceptCLINonInteractive:
+			return nil
+		}
+	}
+	const why = "the workflow waits for a person, and [gates] accept leaves no way to answer for this client"
+	if x.caller.modern {
+		x.fault = &transport.Error{
+			Code:    codeMissingCapability,
+			Message: "missing required client capability: " + why,
+			Data:    json.RawMessage(`{"requiredCapabilities":{"elicitation":{"form":{}}}}`),
+		}
+		return nil
+	}
+	return refusal("%s; the operator of this server has to widen that setting", why)
+}
+
+// handoverAt is when the caller would drop the call, less the time to answer;
+// zero means never. Without companion tools nothing could pick the run up.
+func (s *Server) handoverAt(x *exchange, received time.Time) time.Time {
+	limit := s.handover[x.caller.client.Name]
+	if limit <= 0 || s.opt.NoRunTools {
+		return time.Time{}
+	}
+	return received.Add(max(limit-5*time.Second, limit/2))
+}
+
+func count(n int) string {
+	if n == 1 {
+		return "one"
+	}
+	return "several"
+}
+
+// detached is for the store's work that a request's end must not cut short.
+func detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+}
+
+// claim makes the exchange tell the engine, once its result reached the client,
+// that nobody needs to join the run any more.
+func (s *Server) claim(ctx context.Context, x *exchange, run string) {
+	x.delivered = func() {
+		cctx, done := detached(ctx)
+		defer done()
+		if err := s.engine.Claim(cctx, run); err != nil {
+			s.log.Warn("claim a result", slog.String("run", run), slog.Any("error", err))
+		}
+	}
+}

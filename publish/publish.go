@@ -1,0 +1,149 @@
+package publish
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"regexp"
+	"sync/atomic"
+	"time"
+
+	"github.com/mark3labs/mcp-go/server"
+
+	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/publish/transport"
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+// DefaultPrefix stands before a workflow's id in the name of its tool unless
+// the operator says otherwise.
+const DefaultPrefix = "relavium_"
+
+// The rungs by which a gate may be answered; see Options.Accept.
+const (
+	AcceptElicitation       = "elicitation"
+	AcceptConsole           = "console"
+	AcceptCLI               = "cli"
+	AcceptCLINonInteractive = "cli-noninteractive"
+)
+
+// A Workflow is one workflow to publish.
+type Workflow struct {
+	*workflows.Workflow
+
+	Project engine.Project
+	Tool    string   // the whole tool name; "" means the prefix and the id
+	Accept  []string // narrows Options.Accept for this workflow; nil means not
+}
+
+// Options configure New. Engine and Logger are required.
+type Options struct {
+	Engine    *engine.Engine
+	Workflows []Workflow // what to publish; none lists no tool at all
+	Logger    *slog.Logger
+
+	Prefix     string   // before the id in a tool's name, may be ""
+	NoRunTools bool     // leaves out the relavium_run_* tools, and hand-over with them
+	Accept     []string // rungs that may answer gates; nil means elicitation, console and cli
+
+	// Handover is how long a client, by its clientInfo.name, may be held before
+	// a call is handed over; it is laid over the shipped table. 0 means never.
+	Handover map[string]time.Duration
+
+	// HasEnv reports whether an environment variable is set; nil means none is.
+	// It is asked for the variables that supply secret inputs.
+	HasEnv    func(name string) bool
+	Variables map[string]string // [variables] of the config, for runs
+
+	Heartbeat time.Duration // between progress notifications of a quiet run; 0 means 15 s
+	PageSize  int           // tools per page of tools/list; 0 means 250
+	Version   string        // of this binary, for serverInfo
+
+	EOFGrace  time.Duration // see transport.Stdio
+	StopGrace time.Duration // see transport.Stdio
+}
+
+// A Server answers MCP requests for a set of published workflows. It is safe
+// for concurrent use and holds nothing that must be closed.
+type Server struct {
+	opt      Options
+	engine   *engine.Engine
+	log      *slog.Logger
+	mcp      *server.MCPServer
+	tools    map[string]*tool
+	order    []string // names, sorted
+	projects map[string]bool
+	handover map[string]time.Duration
+	clock    *regexp.Regexp // reasons that are a client's clock
+	sessions atomic.Int64
+}
+
+// New builds the tool table. The error lists every workflow that cannot be
+// published, with the remedy; it holds no value of the environment.
+func New(opt Options) (*Server, error) {
+	switch {
+	case opt.Engine == nil:
+		return nil, errors.New("publish: Options.Engine is required")
+	case opt.Logger == nil:
+		return nil, errors.New("publish: Options.Logger is required")
+	}
+	opt.Heartbeat = cmp.Or(opt.Heartbeat, 15*time.Second)
+	opt.PageSize = cmp.Or(opt.PageSize, 250)
+	s := &Server{
+		opt:      opt,
+		engine:   opt.Engine,
+		log:      opt.Logger,
+		tools:    map[string]*tool{},
+		projects: map[string]bool{},
+		handover: handoverLimits(opt.Handover),
+		clock:    regexp.MustCompile(clockReason),
+	}
+	if err := s.buildTools(); err != nil {
+		return nil, err
+	}
+	s.mcp = server.NewMCPServer("relavium-serve", cmp.Or(opt.Version, "devel"),
+		server.WithToolCapabilities(true),
+		server.WithResourceCapabilities(false, false),
+		server.WithPaginationLimit(opt.PageSize),
+	)
+	s.register()
+	s.warnOfLimits()
+	return s, nil
+}
+
+// Serve answers one client over a pair of streams, as stdio does, for the
+// principal local. It returns nil at the end of in and when ctx ends; see
+// transport.Stdio.Serve.
+func (s *Server) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
+	loop := transport.Stdio{
+		Answer:    s.Answer,
+		Principal: string(engine.Local),
+		Logger:    s.log,
+		EOFGrace:  s.opt.EOFGrace,
+		StopGrace: s.opt.StopGrace,
+	}
+	return loop.Serve(ctx, in, out)
+}
+
+// ToolNames returns the names of the published workflows' tools, sorted, by
+// workflow id.
+func (s *Server) ToolNames() map[string]string {
+	names := make(map[string]string, len(s.tools))
+	for name, t := range s.tools {
+		if t.workflow != nil {
+			names[t.workflow.ID] = name
+		}
+	}
+	return names
+}
+
+// handoverLimits is the shipped table of clients that drop a call at a fixed
+// age, measured, with the operator's entries over it. Zero means never.
+func handoverLimits(over map[string]time.Duration) map[string]time.Duration {
+	limits := map[string]time.Duration{"claude-ai": 3*time.Minute + 45*time.Second}
+	maps.Copy(limits, over)
+	return limits
+}

@@ -1,0 +1,235 @@
+package publish
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+// maxToolName is the longest name that clients neither cut nor refuse.
+const maxToolName = 64
+
+// A tool is one entry of the tool table, made at start and never changed.
+type tool struct {
+	name     string
+	workflow *Workflow // nil for a companion tool
+	gated    bool      // a human gate is reachable
+	call     toolFunc
+
+	// What tools/list shows, by what a revision knows: the first one knows
+	// neither annotations nor output schemas.
+	first, annotated, structured json.RawMessage
+}
+
+// body is what tools/list shows of the tool to a session of that revision.
+func (t *tool) body(version string) json.RawMessage {
+	switch {
+	case version >= mcp.ProtocolVersion20250618:
+		return t.structured
+	case version >= mcp.ProtocolVersion20250326:
+		return t.annotated
+	}
+	return t.first
+}
+
+// describe fills the bodies. title, output and annotations may be empty.
+func (t *tool) describe(title, description string, input, output json.RawMessage, annotations []workflows.Member) {
+	name := workflows.Member{Key: "name", Value: quoted(t.name)}
+	text := workflows.Member{Key: "description", Value: quoted(description)}
+	in := workflows.Member{Key: "inputSchema", Value: input}
+	hints := workflows.Member{Key: "annotations", Value: workflows.Object(annotations)}
+	t.first = workflows.Object([]workflows.Member{name, text, in})
+	t.annotated = workflows.Object([]workflows.Member{name, text, in, hints})
+	all := []workflows.Member{name, {Key: "title", Value: quoted(title)}, text, in}
+	if output != nil {
+		all = append(all, workflows.Member{Key: "outputSchema", Value: output})
+	}
+	t.structured = workflows.Object(append(all, hints))
+}
+
+// buildTools makes the table of workflows and companion tools.
+func (s *Server) buildTools() error {
+	var problems []error
+	mapped := map[string]string{} // mapped name to whose it is
+	for _, name := range companionNames() {
+		mapped[mappedName(name)] = "the companion tool " + name
+	}
+	for i := range s.opt.Workflows {
+		w := &s.opt.Workflows[i]
+		t, err := s.workflowTool(w)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		if owner, taken := mapped[mappedName(t.name)]; taken {
+			problems = append(problems, fmt.Errorf("publish: workflow %q: the tool name %q reads like that of %s: set [serve.workflow.%s] tool to another name",
+				w.ID, t.name, owner, w.ID))
+			continue
+		}
+		mapped[mappedName(t.name)] = fmt.Sprintf("workflow %q", w.ID)
+		s.tools[t.name] = t
+		s.projects[w.Project.Key] = true
+	}
+	if len(problems) > 0 {
+		return errors.Join(problems...)
+	}
+	if len(s.tools) > 0 && !s.opt.NoRunTools {
+		for _, t := range s.companions() {
+			s.tools[t.name] = t
+		}
+	}
+	for name := range s.tools {
+		s.order = append(s.order, name)
+	}
+	slices.Sort(s.order)
+	return nil
+}
+
+func (s *Server) workflowTool(w *Workflow) (*tool, error) {
+	name, from := s.opt.Prefix+w.ID, "the prefix and the id make"
+	if w.Tool != "" {
+		name, from = w.Tool, "the tool setting is"
+	}
+	switch {
+	case len(name) > maxToolName:
+		return nil, fmt.Errorf("publish: workflow %q: %s a tool name of %d characters, at most %d are allowed: set [serve.workflow.%s] tool to a shorter one",
+			w.ID, from, len(name), maxToolName, w.ID)
+	case !validName(name):
+		return nil, fmt.Errorf("publish: workflow %q: the tool name %q has characters outside A-Z, a-z, 0-9, _ and -", w.ID, name)
+	}
+	if missing := s.missingSecrets(w); len(missing) > 0 {
+		return nil, fmt.Errorf("publish: workflow %q: nothing supplies the required secret input %s: set %s or %s_FILE, or do not publish it",
+			w.ID, missing[0], w.SecretEnv(missing[0]), w.SecretEnv(missing[0]))
+	}
+	input, err := inputSchema(w.Workflow)
+	if err != nil {
+		return nil, fmt.Errorf("publish: workflow %q: input schema: %w", w.ID, err)
+	}
+	output, withheld := outputSchema(w.Workflow)
+	for _, node := range withheld {
+		s.log.Warn("output schema is not self-contained and is not published", "workflow", w.ID, "output", node)
+	}
+	r := reachOf(w.Workflow)
+	title := w.Name
+	if title == "" {
+		title = w.ID
+	}
+	description := w.Description
+	if description == "" {
+		description = title + "."
+	}
+	t := &tool{name: name, workflow: w, gated: len(r.gates) > 0, call: s.call}
+	t.describe(title, description+"\n\n"+r.sentence(), input, output, r.annotations())
+	return t, nil
+}
+
+// missingSecrets lists the required secret inputs that the environment does not
+// supply. Only their presence is looked at.
+func (s *Server) missingSecrets(w *Workflow) []string {
+	var missing []string
+	for i := range w.Inputs {
+		in := &w.Inputs[i]
+		if in.Type != workflows.TypeSecret || !in.Required {
+			continue
+		}
+		name := w.SecretEnv(in.Name)
+		if s.opt.HasEnv == nil || !s.opt.HasEnv(name) && !s.opt.HasEnv(name+"_FILE") {
+			missing = append(missing, in.Name)
+		}
+	}
+	return missing
+}
+
+func validName(name string) bool {
+	for _, c := range name {
+		if !alphanumeric(c) && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return name != ""
+}
+
+func alphanumeric(c rune) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}
+
+// mappedName is what clients make of a name that they pass on to a model.
+func mappedName(name string) string {
+	return strings.Map(func(c rune) rune {
+		if alphanumeric(c) {
+			return c
+		}
+		return '_'
+	}, name)
+}
+
+// register hands the table to the dispatcher. What tools/list shows comes from
+// the table, not from here.
+func (s *Server) register() {
+	list := make([]server.ServerTool, 0, len(s.order))
+	for _, name := range s.order {
+		list = append(list, server.ServerTool{
+			Tool:    mcp.Tool{Name: name, RawInputSchema: json.RawMessage(`{"type":"object"}`)},
+			Handler: s.callTool,
+		})
+	}
+	if len(list) > 0 {
+		s.mcp.AddTools(list...)
+	}
+	s.registerResources()
+}
+
+// warnOfLimits names limits of clients that a long list runs into.
+func (s *Server) warnOfLimits() {
+	switch n := len(s.order); {
+	case n > 128:
+		s.log.Warn("many tools are listed: some clients send at most 128 to a model and drop the rest, some at most 40", "tools", n)
+	case n > 40:
+		s.log.Warn("many tools are listed: some clients send at most 40 to a model and drop the rest", "tools", n)
+	}
+}
+
+// closest is the listed tool whose name is most like a name that is none, or "".
+func (s *Server) closest(name string) string {
+	if len(name) > 2*maxToolName {
+		return ""
+	}
+	best, least := "", len(name)/2+1
+	for _, candidate := range s.order {
+		d := distance(mappedName(strings.ToLower(name)), mappedName(strings.ToLower(candidate)))
+		if bare, ok := strings.CutPrefix(candidate, s.opt.Prefix); ok {
+			d = min(d, distance(mappedName(strings.ToLower(name)), mappedName(strings.ToLower(bare))))
+		}
+		if d < least {
+			best, least = candidate, d
+		}
+	}
+	return best
+}
+
+// distance counts the single edits between two names.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], cost
+		}
+	}
+	return row[len(b)]
+}

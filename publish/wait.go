@@ -1,0 +1,190 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/publish/transport"
+)
+
+// clockReason is how clients that gave up by their own clock say so; their
+// libraries send it without anybody having asked for a cancel.
+const clockReason = `(?i)timed? ?out|-32001`
+
+// humanGate is the notification of a gate that waits for a person.
+const humanGate = "notifications/relavium/human_gate"
+
+// A wait is one call that is attached to a run.
+type wait struct {
+	server     *Server
+	x          *exchange
+	workflow   *Workflow // nil when it is not published
+	run        string
+	joined     bool
+	attachment *engine.Attachment
+	progress   *progress
+	limit      time.Time // when to give the call back; zero means never
+
+	waiting map[string]string // open gates, by id, and the line that tells of each
+}
+
+func (w *wait) attach(ctx context.Context) error {
+	a, err := w.server.engine.Attach(ctx, w.run, w.x.caller.principal)
+	w.attachment = a
+	return err
+}
+
+// result waits for the end of the run and returns what is to be answered. over
+// reports that the limit came first: the run goes on without the call.
+func (w *wait) result(ctx context.Context) (result *mcp.CallToolResult, over bool) {
+	settled := false
+	defer func() {
+		if !settled { // a panic
+			w.detach(ctx, engine.DetachDrop)
+		}
+	}()
+	w.waiting = map[string]string{}
+	for {
+		ev, err := w.next(ctx)
+		switch {
+		case err == nil && ev.Terminal():
+			settled = true
+			w.server.claim(ctx, w.x, w.run)
+			return w.server.ended(w.x, w.run, &ev, w.joined), false
+		case err == nil:
+			w.event(ctx, &ev)
+		case ctx.Err() != nil:
+			settled = true
+			return w.interrupted(ctx), false
+		case !errors.Is(err, context.DeadlineExceeded):
+			settled = true
+			w.detach(ctx, engine.DetachDrop)
+			return w.server.unexpected("wait for a run", w.run, err), false
+		case !w.limit.IsZero() && !time.Now().Before(w.limit):
+			settled = true
+			w.detach(ctx, "")
+			return nil, true
+		default:
+			w.progress.beat(w.waitingLine())
+		}
+	}
+}
+
+// next returns the run's next event, or context.DeadlineExceeded when a
+// heartbeat or the limit is due.
+func (w *wait) next(ctx context.Context) (engine.Event, error) {
+	var due time.Time
+	if w.progress.token != nil {
+		due = w.progress.last.Add(w.server.opt.Heartbeat)
+	}
+	if !w.limit.IsZero() && (due.IsZero() || w.limit.Before(due)) {
+		due = w.limit
+	}
+	if due.IsZero() {
+		return w.attachment.Next(ctx)
+	}
+	nctx, done := context.WithDeadline(ctx, due)
+	defer done()
+	ev, err := w.attachment.Next(nctx)
+	if err != nil && ctx.Err() == nil && nctx.Err() != nil {
+		err = context.DeadlineExceeded
+	}
+	return ev, err
+}
+
+// interrupted leaves the run as the cause of the request's end wants it.
+func (w *wait) interrupted(ctx context.Context) *mcp.CallToolResult {
+	cause := context.Cause(ctx)
+	if c, ok := errors.AsType[*transport.CancelledError](cause); ok {
+		if w.server.clock.MatchString(c.Reason) {
+			w.detach(ctx, engine.DetachClock)
+			return stopping(w.run) // not written
+		}
+		cctx, done := detached(ctx)
+		defer done()
+		if _, err := w.attachment.Cancel(cctx, string(w.x.caller.principal), "cancelled by the client"); err != nil {
+			w.server.log.Warn("cancel a run", slog.String("run", w.run), slog.Any("error", err))
+		}
+		return stopping(w.run) // not written
+	}
+	w.detach(ctx, engine.DetachDrop)
+	return stopping(w.run)
+}
+
+func (w *wait) detach(ctx context.Context, reason string) {
+	dctx, done := detached(ctx)
+	defer done()
+	if err := w.attachment.Detach(dctx, reason); err != nil {
+		w.server.log.Warn("detach from a run", slog.String("run", w.run), slog.Any("error", err))
+	}
+}
+
+// event tells the caller what happened.
+func (w *wait) event(ctx context.Context, ev *engine.Event) {
+	switch ev.Type {
+	case engine.GatePaused, engine.BudgetPaused:
+		w.gateOpened(ctx, ev)
+	case engine.GateResumed:
+		delete(w.waiting, ev.Gate)
+	}
+	w.progress.event(ev)
+}
+
+// gateOpened tells the caller of a gate that waits, which is not so for one of
+// the past that a joined run passed before.
+func (w *wait) gateOpened(ctx context.Context, ev *engine.Event) {
+	g, err := w.server.engine.Gate(ctx, ev.Gate)
+	if err != nil {
+		if ctx.Err() == nil {
+			w.server.log.Warn("read a gate", slog.String("run", w.run), slog.Any("error", err))
+		}
+		return
+	}
+	if g.Decision != "" || !g.Expires.IsZero() && !g.Expires.After(time.Now()) {
+		return
+	}
+	where := w.where(&g)
+	w.x.notify(humanGate, struct {
+		Run      string `json:"runId"`
+		Gate     string `json:"gateId"`
+		Type     string `json:"gateType"`
+		Message  string `json:"message"`
+		Assignee string `json:"assignee,omitempty"`
+		Expires  string `json:"expiresAt,omitempty"`
+		Where    string `json:"where"`
+	}{g.Run, g.ID, g.Type, g.Message, g.Assignee, rfc3339(g.Expires), where})
+	line := fmt.Sprintf("waiting for a person at gate %s: %s (%s)", g.Node, oneLine(g.Message, 200), where)
+	w.waiting[g.ID] = line
+	w.progress.send(line)
+}
+
+// where says how a person may answer the gate. It holds nothing that a model
+// could answer with: the command asks a person at a terminal.
+func (w *wait) where(g *engine.Gate) string {
+	accepted := w.server.accepts(w.workflow)
+	switch {
+	case !slices.Contains(accepted, AcceptCLI) && !slices.Contains(accepted, AcceptCLINonInteractive):
+		return "relavium-serve console"
+	case g.Type == "input":
+		return "relavium-serve gate answer " + g.Run + " --value TEXT"
+	}
+	return "relavium-serve gate approve " + g.Run
+}
+
+func (w *wait) waitingLine() string {
+	ids := make([]string, 0, len(w.waiting))
+	for id := range w.waiting {
+		ids = append(ids, id)
+	}
+	if len(ids) == 0 {
+		return ""
+	}
+	return w.waiting[slices.Min(ids)]
+}
