@@ -228,12 +228,12 @@ type GateFilter struct {
 // An Engine is one process's hold on the run store. It is safe for concurrent
 // use. Whoever opened it closes it.
 type Engine struct {
-	opt  Options
-	log  *slog.Logger
-	now  func() time.Time
-	file *durable.File
+	opt      Options
+	log      *slog.Logger
+	now      func() time.Time
+	file     *durable.File
 	executor *durable.Executor // nil when only looking
-	sandbox *expr.Sandbox
+	sandbox  *expr.Sandbox
 
 	base    context.Context //nolint:containedctx // the life of the janitor and of every run here
 	stop    context.CancelCauseFunc

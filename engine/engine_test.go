@@ -247,3 +247,5 @@ func TestAgentNodes(t *testing.T) {
 		t.Errorf("outputs = %s, want %s (%s)", got, want, brief(events))
 	}
 }
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }

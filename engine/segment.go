@@ -40,15 +40,15 @@ type execution struct {
 	inbox  chan func()
 	work   sync.WaitGroup
 
-	nodes   map[string]*vertex
-	order   []string // topological
-	busy    int      // nodes and edges that will report by themselves
-	ready   []string // to be dispatched, in topological order
-	agents  int      // agent nodes that run now
-	failure *RunError
-	partial bool // some effect was left for the next segment
+	nodes     map[string]*vertex
+	order     []string // topological
+	busy      int      // nodes and edges that will report by themselves
+	ready     []string // to be dispatched, in topological order
+	agents    int      // agent nodes that run now
+	failure   *RunError
+	partial   bool // some effect was left for the next segment
 	cancelled bool
-	seen    map[string]bool
+	seen      map[string]bool
 
 	mu      sync.Mutex
 	waiting map[string]string // gate id → node, open gates of this segment

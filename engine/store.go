@@ -50,11 +50,11 @@ type scanner interface{ Scan(dest ...any) error }
 
 func scanRun(s scanner) (*row, error) {
 	var (
-		r                                                    row
-		inputs, ctx, rest                                    string
-		deadline, started, ended, detached                   sql.NullInt64
+		r                                                     row
+		inputs, ctx, rest                                     string
+		deadline, started, ended, detached                    sql.NullInt64
 		detachReason, cancelBy, cancelReason, failure, result sql.NullString
-		created                                              int64
+		created                                               int64
 	)
 	err := s.Scan(&r.id, &r.project, &r.root, &r.workflow, &r.digest, &r.principal, &r.source, &r.client, &inputs, &ctx, &r.state,
 		&r.seg, &rest, &r.epoch, &deadline, &created, &started, &ended, &detached, &detachReason, &r.kept, &cancelBy, &cancelReason,
