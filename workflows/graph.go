@@ -97,7 +97,7 @@ func (b *edgeBuilder) authored() {
 		e := Edge{From: s.from, To: s.to, Routed: s.hasHandle, Condition: s.condition, Label: s.label}
 		key := [2]string{e.From, e.To}
 		if j, twice := b.at[key]; twice {
-			b.edges[j] = either(b.edges[j], e)
+			b.edges[j] = united(b.edges[j], e)
 			continue
 		}
 		b.at[key] = len(b.edges)
@@ -105,8 +105,8 @@ func (b *edgeBuilder) authored() {
 	}
 }
 
-// either unites two edges of one pair: the target is live if one of them is.
-func either(a, b Edge) Edge {
+// united joins two edges of one pair: the target is live if one of them is.
+func united(a, b Edge) Edge {
 	switch {
 	case a.Condition == b.Condition:
 	case a.Condition == "" || b.Condition == "":
@@ -149,7 +149,7 @@ func (b *edgeBuilder) checkSource(s *edgeSource, source *Node, okTo bool) bool {
 				shown(s.to)+" is not a member of parallel "+shown(s.from), "add it to parallel_of, or remove the edge")
 			return false
 		}
-	case unknownNode:
+	case nil: // of an unknown type
 		return true
 	case InputNode, AgentNode, GateNode, TransformNode, MergeNode, OutputNode:
 	}
@@ -177,7 +177,7 @@ func (b *edgeBuilder) materialised() {
 			for j, id := range spec.Of {
 				b.implied(n.ID, id, false, entry(members, j), index(source.where+".parallel_of", j))
 			}
-		case InputNode, AgentNode, GateNode, TransformNode, MergeNode, OutputNode, unknownNode:
+		case InputNode, AgentNode, GateNode, TransformNode, MergeNode, OutputNode:
 		}
 	}
 }

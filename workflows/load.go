@@ -66,11 +66,11 @@ func Load(sources []Source, opt Options) (*Catalog, error) {
 // The error is a Problems if the file did not load. Warnings are returned in
 // either case.
 func LoadFile(file string, opt Options) (Loaded, Problems, error) {
-	real, err := realPath(file)
+	target, err := realPath(file)
 	if err != nil {
 		return Loaded{}, nil, fmt.Errorf("%s: no such file", filepath.Base(file))
 	}
-	root, err := ProjectRoot(real, "", opt.Home)
+	root, err := ProjectRoot(target, "", opt.Home)
 	if err != nil {
 		return Loaded{}, nil, fmt.Errorf("%s: %w", filepath.Base(file), err)
 	}
@@ -80,14 +80,14 @@ func LoadFile(file string, opt Options) (Loaded, Problems, error) {
 		return Loaded{}, nil, err
 	}
 	if !p.marked {
-		beside, err := filepath.Glob(filepath.Join(filepath.Dir(real), "*"+agentSuffix))
+		beside, err := filepath.Glob(filepath.Join(filepath.Dir(target), "*"+agentSuffix))
 		if err == nil {
 			for _, name := range beside {
 				l.read(p, found{path: name, shown: shownPath(root, name), kind: agentFile})
 			}
 		}
 	}
-	f := found{path: real, shown: shownPath(root, real), kind: workflowFile}
+	f := found{path: target, shown: shownPath(root, target), kind: workflowFile}
 	l.read(p, f)
 	if len(p.pending) == 0 { // it could not be read
 		return Loaded{}, nil, l.broken[len(l.broken)-1].Problems
@@ -97,7 +97,7 @@ func LoadFile(file string, opt Options) (Loaded, Problems, error) {
 	if refused {
 		return Loaded{}, warnings, append(problems, l.causes(problems, p)...)
 	}
-	loaded := Loaded{Workflow: w, Root: root, Path: real}
+	loaded := Loaded{Workflow: w, Root: root, Path: target}
 	l.loaded = append(l.loaded, loaded)
 	return loaded, warnings, l.unique()
 }
@@ -167,10 +167,9 @@ func (l *loader) project(root string) (*project, error) {
 	l.projects[root] = p
 	l.order = append(l.order, p)
 	private := filepath.Join(root, projectFolder)
-	if info, err := os.Stat(private); err != nil || !info.IsDir() || projectAbove(root, l.opt.Home) != root {
+	if p.marked = projectAbove(root, l.opt.Home) == root; !p.marked {
 		return p, nil
 	}
-	p.marked = true
 	var own search
 	if err := own.folder(private); err != nil {
 		return nil, err

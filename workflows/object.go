@@ -99,7 +99,9 @@ func (o *object) closeAs(rule string) {
 			continue
 		}
 		remedy := ""
-		if near := nearest(k.name, o.asked); near != "" {
+		if k.name == "on_error" || k.name == "data_mapping" {
+			remedy = "the name is reserved for a later version"
+		} else if near := nearest(k.name, o.asked); near != "" {
 			remedy = "did you mean " + shown(near) + "?"
 		} else if len(o.asked) > 0 {
 			remedy = "known keys: " + strings.Join(o.asked, ", ")
@@ -199,6 +201,8 @@ func (o *object) integer(key, rule string, low, high int64) (v int64, ok bool) {
 	if !whole || v < low || v > high {
 		want := fmt.Sprintf("want a whole number between %d and %d", low, high)
 		switch {
+		case low == math.MinInt64:
+			want = "want a whole number"
 		case high >= maxMillis && low == 1, high == math.MaxInt32 && low == 1:
 			want = "want a positive whole number"
 		case high >= maxMillis || high == math.MaxInt32:

@@ -26,7 +26,7 @@ func (c *checker) nodes(d *draft, o *object) {
 	first := make(map[string]int)
 	for i, n := range entries {
 		where := index(o.at("nodes"), i)
-		node, ok := c.node(n, where)
+		node := c.node(n, where)
 		if node.ID == "" {
 			d.partialNodes = true
 			continue
@@ -36,9 +36,6 @@ func (c *checker) nodes(d *draft, o *object) {
 			continue
 		}
 		first[node.ID] = n.member("id").line
-		if !ok {
-			node.Spec = unknownNode{}
-		}
 		d.workflow.Nodes = append(d.workflow.Nodes, node)
 		d.nodes = append(d.nodes, nodeSource{item: n, where: where})
 	}
@@ -47,17 +44,12 @@ func (c *checker) nodes(d *draft, o *object) {
 	}
 }
 
-// unknownNode stands for a node whose type is wrong while the rest is checked.
-type unknownNode struct{}
-
-func (unknownNode) nodeType() string { return "" }
-
 func nodeTypes() []string {
 	return []string{"input", "agent", "human_gate", "condition", "transform", "parallel", "merge", "output"}
 }
 
-// node reads one node; ok is false when its type is not known.
-func (c *checker) node(n *item, where string) (out Node, ok bool) {
+// node reads one node; its Spec is nil when its type is not known.
+func (c *checker) node(n *item, where string) (out Node) {
 	o := c.object(n, where)
 	out.ID, _ = o.kebab("id", "P50")
 	out.Label, _ = o.text("label")
@@ -69,7 +61,7 @@ func (c *checker) node(n *item, where string) (out Node, ok bool) {
 	case "agent", "condition", "transform", "merge":
 		out.Retry = c.retry(o)
 	case "":
-		return out, false
+		return out
 	default:
 		if v := o.n.member("retry"); v != nil {
 			o.get("retry")
@@ -98,7 +90,7 @@ func (c *checker) node(n *item, where string) (out Node, ok bool) {
 		out.Spec = OutputNode{Format: format, SaveTo: c.saveTo(o)}
 	}
 	o.close()
-	return out, true
+	return out
 }
 
 // expressionType allows js, which is the default (format 1.12).

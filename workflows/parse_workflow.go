@@ -115,13 +115,17 @@ func (c *checker) inputs(d *draft, o *object) {
 	}
 }
 
-// twice reports a name that was given before.
+// twice reports a name that was given before, on the line.
 func (c *checker) twice(n *item, rule, where, what string, line int) {
 	at := ""
-	if line > 0 {
+	switch {
+	case line == 0:
+	case line == n.line:
+		at = fmt.Sprintf(" on line %d", line)
+	default:
 		at = fmt.Sprintf(" on lines %d and %d", line, n.line)
 	}
-	c.add(n, rule, where, "duplicate "+what+at, "give each its own name")
+	c.add(n, rule, where, "duplicate "+what+at, "keep one, or change it")
 }
 
 // name is a required name of the charset that a template can refer to.

@@ -19,13 +19,13 @@ var ErrRoot = errors.New("project root is the file system's root or the user's h
 // root is an absolute real path. It fails with ErrRoot for /, a drive or the
 // user's home.
 func ProjectRoot(file, fallback, home string) (string, error) {
-	real, err := realPath(file)
+	target, err := realPath(file)
 	if err != nil {
 		return "", errors.New("file cannot be found")
 	}
-	root := projectAbove(filepath.Dir(real), home)
+	root := projectAbove(filepath.Dir(target), home)
 	if root == "" {
-		if root = filepath.Dir(real); fallback != "" {
+		if root = filepath.Dir(target); fallback != "" {
 			if root, err = realPath(fallback); err != nil {
 				return "", errors.New("project root cannot be found")
 			}
@@ -47,14 +47,14 @@ func projectAbove(dir, home string) string {
 		homes = append(homes, home)
 	}
 	for i := range homes {
-		if real, err := realPath(homes[i]); err == nil {
-			homes[i] = real
+		if target, err := realPath(homes[i]); err == nil {
+			homes[i] = target
 		}
 	}
 	for {
 		marker := filepath.Join(dir, projectFolder)
 		if info, err := os.Stat(marker); err == nil && info.IsDir() {
-			if real, err := realPath(marker); err == nil && !slices.Contains(homes, real) {
+			if target, err := realPath(marker); err == nil && !slices.Contains(homes, target) {
 				return dir
 			}
 		}
@@ -72,8 +72,8 @@ func userHome() string {
 	if err != nil || h == "" {
 		return ""
 	}
-	if real, err := realPath(h); err == nil {
-		return real
+	if target, err := realPath(h); err == nil {
+		return target
 	}
 	return h
 }

@@ -50,25 +50,25 @@ type search struct {
 // folder looks below dir. Links to files are followed, links to folders are not,
 // except dir itself; .git and node_modules are never entered.
 func (s *search) folder(dir string) error {
-	real, err := realPath(dir)
+	target, err := realPath(dir)
 	if err != nil {
 		return fmt.Errorf("folder %s cannot be read", filepath.Base(dir))
 	}
-	private := slices.Contains(strings.Split(filepath.ToSlash(real), "/"), projectFolder)
-	return filepath.WalkDir(real, func(path string, d fs.DirEntry, err error) error {
-		rel := shownPath(real, path)
+	private := slices.Contains(strings.Split(filepath.ToSlash(target), "/"), projectFolder)
+	return filepath.WalkDir(target, func(path string, d fs.DirEntry, err error) error {
+		rel := shownPath(target, path)
 		if s.entries++; s.entries > maxEntries {
 			return fmt.Errorf("folder %s holds more than %d entries", filepath.Base(dir), maxEntries)
 		}
 		if err != nil {
-			if path == real {
+			if path == target {
 				return fmt.Errorf("folder %s cannot be read", filepath.Base(dir))
 			}
 			s.warnings = append(s.warnings, Problem{File: rel, Class: ClassWarning, What: "cannot be read, and is left out"})
 			return nil
 		}
 		if d.IsDir() {
-			if path != real && (d.Name() == ".git" || d.Name() == "node_modules") {
+			if path != target && (d.Name() == ".git" || d.Name() == "node_modules") {
 				return fs.SkipDir
 			}
 			return nil
@@ -95,15 +95,15 @@ func (s *search) file(path, shown string, kind fileKind) error {
 	if kind == notOurs {
 		return nil
 	}
-	real, err := realPath(path)
+	target, err := realPath(path)
 	if err != nil {
 		s.warnings = append(s.warnings, Problem{File: shown, Class: ClassWarning, What: "is a link that leads nowhere"})
+		return nil //nolint:nilerr // a warning; one file keeps no other from loading
+	}
+	if info, err := os.Stat(target); err == nil && !info.Mode().IsRegular() {
 		return nil
 	}
-	if info, err := os.Stat(real); err == nil && !info.Mode().IsRegular() {
-		return nil
-	}
-	if s.seen[real] {
+	if s.seen[target] {
 		return nil
 	}
 	if len(s.files) == maxFiles {
@@ -112,8 +112,8 @@ func (s *search) file(path, shown string, kind fileKind) error {
 	if s.seen == nil {
 		s.seen = make(map[string]bool)
 	}
-	s.seen[real] = true
-	s.files = append(s.files, found{path: real, shown: shown, kind: kind})
+	s.seen[target] = true
+	s.files = append(s.files, found{path: target, shown: shown, kind: kind})
 	return nil
 }
 

@@ -1,6 +1,9 @@
 package workflows
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // taint knows which names a secret can flow out of (format 1.15).
 type taint struct {
@@ -70,13 +73,13 @@ func (c *checker) checkSinks(d *draft, t taint) {
 		if !t.reaches(refsOf(a.SystemPrompt)) {
 			continue
 		}
-		at := source.item
+		at, where := source.item, source.where
 		if v := at.member("system_prompt"); v != nil {
-			at = v
+			at, where = v, join(where, "system_prompt")
 		}
 		c.problems = append(c.problems, Problem{
 			File: source.file, Line: at.line, Col: at.col, Rule: "P60", Class: classOf("P60"),
-			Where: join(source.where, "system_prompt"), What: fmt.Sprintf("secret_interpolation: agent %s, system_prompt", shown(a.ID)), Remedy: remedy,
+			Where: where, What: fmt.Sprintf("secret_interpolation: agent %s, system_prompt", shown(a.ID)), Remedy: remedy,
 		})
 	}
 	for i := range d.workflow.Nodes {
@@ -110,7 +113,7 @@ func sinksOf(n *Node) []sink {
 		return []sink{of("prompt_template", spec.Prompt), {key: "system_prompt_append", refs: refsOf(spec.SystemPromptAppend)}}
 	case GateNode:
 		return []sink{of("assignee", spec.Assignee), of("message_template", spec.Message)}
-	case InputNode, ConditionNode, TransformNode, ParallelNode, MergeNode, OutputNode, unknownNode:
+	case InputNode, ConditionNode, TransformNode, ParallelNode, MergeNode, OutputNode:
 	}
 	return nil
 }
@@ -160,9 +163,12 @@ func (c *checker) checkEarly(n *item, list string, i int, key string, refs []ref
 }
 
 // checkNames warns of inputs and context entries that are not declared. They are
-// no error: a default filter may stand in for them.
+// no error, and a default filter may stand in for them.
 func (c *checker) checkNames(d *draft, n *item, where string, refs []ref) {
 	for _, r := range refs {
+		if slices.Contains(r.filters, "default") {
+			continue
+		}
 		declared := true
 		switch r.kind {
 		case refInputs:

@@ -283,7 +283,7 @@ func explain(message string) (rule, what, remedy string) {
 		{"while scanning a block scalar", "P02", "block text is wrongly indented", ""},
 		{"found a tab character", "P02", "tab used for indentation", "indent with spaces"},
 		{"directive", "P02", "wrong directive", "remove it"},
-		{"did not find expected <document start>", "P02", "text before the document", ""},
+		{"did not find expected <document start>", "P02", "text after the end of the document", ""},
 	} {
 		if strings.Contains(message, known[0]) {
 			return known[1], known[2], known[3]
