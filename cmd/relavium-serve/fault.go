@@ -99,6 +99,8 @@ func reportJSON(w io.Writer, err error, code int, hint string) {
 		word = failed.Code
 	case code == exitFault:
 		word = engine.CodeValidation
+	case code == exitWaiting:
+		word = "gate_pending"
 	}
 	line, marshalErr := json.Marshal(struct {
 		Type    string      `json:"type"`

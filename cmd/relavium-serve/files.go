@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -52,7 +51,7 @@ func (f *finding) String() string {
 		}
 	}
 	text := strings.Join(parts, ": ")
-	if f.Class == "warning" {
+	if f.Class == workflows.ClassWarning {
 		return text + " (warning)"
 	}
 	return text
@@ -63,23 +62,24 @@ func (a *app) validate(paths []string, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	files, err := at.filesBelow(paths)
-	if err != nil {
-		return err
+	found, files := []finding{}, 0
+	for _, path := range paths {
+		more, n, err := at.check(path)
+		if err != nil {
+			return err
+		}
+		found, files = append(found, more...), files+n
 	}
-	found, faults := []finding{}, 0
-	for _, file := range files {
-		for _, one := range at.check(file) {
-			found = append(found, one)
-			if one.Class != "warning" {
-				faults++
-			}
+	faults := 0
+	for i := range found {
+		if found[i].Class != workflows.ClassWarning {
+			faults++
 		}
 	}
 	if asJSON {
 		err = a.json(found)
 	} else {
-		err = a.printFindings(found, len(files), faults)
+		err = a.printFindings(found, files, faults)
 	}
 	if err == nil && faults > 0 {
 		return silent(exitFault)
@@ -104,80 +104,93 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// filesBelow lists the workflow and agent files among paths and below folders,
-// in the order of their names. A path that is named itself counts whatever its name.
-func (at *site) filesBelow(paths []string) ([]string, error) {
-	var files []string
-	for _, path := range paths {
-		full := path
-		if !filepath.IsAbs(full) {
-			full = filepath.Join(at.cwd, full)
-		}
-		about, err := os.Stat(full)
-		if err != nil {
-			return nil, invalid("", "%s: no such file or folder", path)
-		}
-		if !about.IsDir() {
-			files = append(files, full)
-			continue
-		}
-		err = filepath.WalkDir(full, func(name string, entry fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			if entry.Type().IsRegular() && (isWorkflow(name) || isAgent(name)) {
-				files = append(files, name)
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, invalid("", "%s: cannot be read", path)
-		}
+// check returns all problems and warnings of a file, or of every workflow and
+// agent file below a folder, and how many files it looked at.
+func (at *site) check(path string) (found []finding, files int, err error) {
+	full := path
+	if !filepath.IsAbs(full) {
+		full = filepath.Join(at.cwd, full)
 	}
-	if len(files) == 0 {
-		return nil, invalid("workflow files end in .relavium.yaml, agent files in .agent.yaml", "no file to check")
+	about, err := os.Stat(full)
+	switch {
+	case err != nil:
+		return nil, 0, invalid("", "%s: no such file or folder", path)
+	case about.IsDir():
+		return at.checkFolder(full)
+	case strings.HasSuffix(full, ".agent.yaml"):
+		found, err = at.checkAgent(full)
+	default:
+		found, err = at.checkWorkflow(full)
 	}
-	return files, nil
+	return found, 1, err
 }
 
-func isWorkflow(name string) bool { return strings.HasSuffix(name, ".relavium.yaml") }
+func (at *site) checkFolder(folder string) (found []finding, files int, err error) {
+	catalog, err := workflows.Load([]workflows.Source{{Dir: folder, Root: folder}}, at.loaderOptions())
+	if err != nil {
+		return nil, 0, &fault{code: exitFault, err: err}
+	}
+	paths := make(map[string]string) // by name in messages
+	for _, broken := range catalog.Broken {
+		found = append(found, at.findings(broken.Path, broken.Problems)...)
+	}
+	var late []finding
+	for _, loaded := range catalog.Workflows {
+		paths[loaded.Workflow.File] = loaded.Path
+		late = append(late, checkExpressions(at.shown(loaded.Path, loaded.Workflow.File), loaded.Workflow)...)
+	}
+	for i := range catalog.Warnings {
+		warning := catalog.Warnings[i : i+1]
+		found = append(found, at.findings(paths[warning[0].File], warning)...)
+	}
+	return append(found, late...), len(catalog.Workflows) + len(catalog.Broken), nil
+}
 
-func isAgent(name string) bool { return strings.HasSuffix(name, ".agent.yaml") }
+func (at *site) checkAgent(path string) ([]finding, error) {
+	src, err := readSource(path)
+	if err != nil {
+		return nil, invalid("", "%s: cannot be read", filepath.Base(path))
+	}
+	_, warnings, err := workflows.ParseAgent(at.shown(path, filepath.Base(path)), src, at.loaderOptions())
+	return at.outcomes(path, warnings, err)
+}
 
-// check returns all problems and warnings of one file.
-func (at *site) check(path string) []finding {
-	shown := path
-	if rel, err := filepath.Rel(at.cwd, path); err == nil && filepath.IsLocal(rel) {
-		shown = filepath.ToSlash(rel)
+func (at *site) checkWorkflow(path string) ([]finding, error) {
+	loaded, warnings, err := workflows.LoadFile(path, at.loaderOptions())
+	found, err := at.outcomes(path, warnings, err)
+	if err == nil && loaded.Workflow != nil {
+		found = append(found, checkExpressions(at.shown(path, loaded.Workflow.File), loaded.Workflow)...)
 	}
-	var problems workflows.Problems
-	var w *workflows.Workflow
-	var err error
-	if isAgent(path) {
-		var src []byte
-		if src, err = readSource(path); err == nil {
-			_, problems, err = workflows.ParseAgent(shown, src, at.loaderOptions())
-		}
-	} else {
-		var loaded workflows.Loaded
-		loaded, problems, err = workflows.LoadFile(path, at.loaderOptions())
-		w = loaded.Workflow
+	return found, err
+}
+
+// outcomes are the findings of one file; an error that is no problem of the file
+// stays one.
+func (at *site) outcomes(path string, warnings workflows.Problems, err error) ([]finding, error) {
+	problems, refused := errors.AsType[workflows.Problems](err)
+	if err != nil && !refused {
+		return nil, &fault{code: exitFault, err: err}
 	}
-	var all workflows.Problems
-	if errors.As(err, &all) {
-		problems = append(all, problems...)
-	} else if err != nil {
-		return []finding{{File: shown, Line: 1, Column: 1, Class: "validation", What: err.Error()}}
-	}
+	return append(at.findings(path, problems), at.findings(path, warnings)...), nil
+}
+
+func (at *site) findings(path string, problems workflows.Problems) []finding {
 	var found []finding
 	for i := range problems {
 		p := &problems[i]
-		found = append(found, finding{shown, p.Line, p.Col, p.Rule, p.Class, p.Where, p.What, p.Remedy})
-	}
-	if err == nil && w != nil {
-		found = append(found, checkExpressions(shown, w)...)
+		found = append(found, finding{at.shown(path, p.File), p.Line, p.Col, p.Rule, p.Class, p.Where, p.What, p.Remedy})
 	}
 	return found
+}
+
+// shown is a file as seen from the working directory, if it is below it; else as
+// the loader calls it.
+func (at *site) shown(path, file string) string {
+	rel, err := filepath.Rel(realPath(at.cwd), realPath(path))
+	if path == "" || err != nil || !filepath.IsLocal(rel) || filepath.Base(rel) != filepath.Base(file) {
+		return file
+	}
+	return filepath.ToSlash(rel)
 }
 
 // maxSource is the most bytes that are read of an agent file; the loader refuses
@@ -187,13 +200,10 @@ const maxSource = 8 << 20
 func readSource(path string) ([]byte, error) {
 	file, err := os.Open(filepath.Clean(path))
 	if err != nil {
-		return nil, errors.New("cannot be read")
+		return nil, err
 	}
 	src, err := io.ReadAll(io.LimitReader(file, maxSource))
-	if err = errors.Join(err, file.Close()); err != nil {
-		return nil, errors.New("cannot be read")
-	}
-	return src, nil
+	return src, errors.Join(err, file.Close())
 }
 
 // checkExpressions warns of expressions that are not JavaScript. The engine finds
@@ -206,7 +216,7 @@ func checkExpressions(file string, w *workflows.Workflow) []finding {
 		}
 		if err := expr.Compile(source); err != nil {
 			found = append(found, finding{
-				File: file, Line: 1, Column: 1, Class: "warning", Where: where,
+				File: file, Line: 1, Column: 1, Class: workflows.ClassWarning, Where: where,
 				What: "the expression does not compile", Remedy: "correct it: the node fails with sandbox_error when it runs",
 			})
 		}

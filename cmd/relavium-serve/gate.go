@@ -206,8 +206,8 @@ func (a *app) decide(ctx context.Context, at *site, eng *engine.Engine, run stri
 	if err != nil {
 		return err
 	}
-	if gate == nil {
-		return a.said(v.asJSON, r, "run %s has ended and had no gate: nothing to decide", r.ID)
+	if gate == nil || r.State.Terminal() && gate.Decision == "" {
+		return a.said(v.asJSON, r, "run %s has ended (%s): nothing is left to decide", r.ID, r.State)
 	}
 	if (gate.Type == "input") != (v.decision == engine.InputProvided) {
 		return invalid(gateCommand(gate, false), "gate %q waits for %s", gate.Node, waitsFor(gate))
@@ -226,6 +226,9 @@ func (a *app) decide(ctx context.Context, at *site, eng *engine.Engine, run stri
 		return err
 	}
 	decided, err := eng.Decide(ctx, gate.ID, d)
+	if late, ok := errors.AsType[*engine.DecidedError](err); ok {
+		return decidedFault(&late.Gate)
+	}
 	if err != nil {
 		return err
 	}
@@ -280,9 +283,18 @@ func chooseGate(ctx context.Context, eng *engine.Engine, r *engine.Run, v *verdi
 func (a *app) repeated(gate *engine.Gate, d *engine.Decision, asJSON bool) error {
 	same := gate.Decision == d.Decision && (d.Payload == nil || bytes.Equal(gate.Payload, d.Payload))
 	if !same {
-		return &fault{code: exitFailed, err: &engine.DecidedError{Gate: *gate}}
+		return decidedFault(gate)
 	}
 	return a.said(asJSON, gate, "gate %s was decided already: %s", gate.Node, standing(gate))
+}
+
+// decidedFault names the decision that stands.
+func decidedFault(gate *engine.Gate) error {
+	what := "expired at " + gate.Expires.Local().Format(time.DateTime)
+	if gate.Decision != "" {
+		what = "is decided already: " + standing(gate)
+	}
+	return &fault{code: exitFailed, err: fmt.Errorf("gate %s of run %s %s", gate.Node, gate.Run, what)}
 }
 
 // confirmed makes sure that a person, or an automation that the user's own

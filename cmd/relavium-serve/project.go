@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/relavium/relavium-serve/consent"
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/workflows"
 )
@@ -57,7 +58,7 @@ func (at *site) loaderOptions() workflows.Options {
 	for i := range at.Servers {
 		servers = append(servers, at.Servers[i].Name)
 	}
-	return workflows.Options{Servers: servers}
+	return workflows.Options{EnvDenied: consent.EnvDenied, Servers: servers, Home: at.home}
 }
 
 // load reads every workflow of the project and of the folders.

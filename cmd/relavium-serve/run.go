@@ -63,9 +63,6 @@ func (a *app) startRun(ctx context.Context, at *site, name string, flags *runFla
 	if err != nil {
 		return err
 	}
-	if err := at.checkRoot(loaded.Root); err != nil {
-		return err
-	}
 	inputs, err := a.inputsOf(loaded.Workflow, flags.inputs)
 	if err != nil {
 		return err
@@ -377,6 +374,9 @@ func (f *follower) decider(ctx context.Context) func(string, engine.Decision) er
 	return func(gate string, d engine.Decision) error {
 		d.By, d.Via = string(engine.Local), engine.ViaCLI
 		_, err := f.eng.Decide(ctx, gate, d)
+		if late, ok := errors.AsType[*engine.DecidedError](err); ok {
+			return decidedFault(&late.Gate)
+		}
 		return err
 	}
 }

@@ -1,16 +1,287 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/publish"
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+// everyMCPCall in a publish list stands for each loaded workflow whose trigger is
+// mcp_call.
+const everyMCPCall = "@mcp_call"
+
+// eofCloseGrace bounds the closing of the store after the end of the input, so
+// that the process ends within 2 s of it.
+const eofCloseGrace = 400 * time.Millisecond
+
+type serveFlags struct {
+	folders    []string
+	publish    []string
+	transports []string
+	auth       string
+	noRunTools bool
+}
 
 func (a *app) serveCommand() *cobra.Command {
-	return &cobra.Command{
+	var flags serveFlags
+	cmd := &cobra.Command{
 		Use:     "serve",
 		Short:   "Serve the published workflows as MCP tools over stdio",
-		Example: "  relavium-serve serve --publish review-diff",
+		Example: "  relavium-serve serve --publish review-diff\n  relavium-serve serve --workflows examples/workflows --publish @mcp_call",
 		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			a.entered = true
-			return unbuilt("serve")
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			at, err := a.open(slog.LevelInfo)
+			if err != nil {
+				return err
+			}
+			if err := unbuiltServing(cmd, at, &flags); err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("publish") {
+				at.Serve.Publish = flags.publish
+			}
+			return a.serve(cmd.Context(), at, &flags)
 		},
 	}
+	f := cmd.Flags()
+	workflowFlag(cmd, &flags.folders)
+	f.StringArrayVar(&flags.publish, "publish", nil, "publish this workflow, or @mcp_call (repeatable; replaces [serve] publish)")
+	f.StringArrayVar(&flags.transports, "transport", nil, "stdio (the default)")
+	f.BoolVar(&flags.noRunTools, "no-run-tools", false, "leave out the relavium_run_* tools")
+	f.StringVar(&flags.auth, "auth", "none", "none")
+	for _, name := range unbuiltFlags() {
+		f.StringArray(name, nil, "not part of this build")
+		f.Lookup(name).NoOptDefVal = "true"
+		f.Lookup(name).Hidden = true
+	}
+	return cmd
+}
+
+// unbuiltFlags are the flags of serve whose features are not part of this build.
+func unbuiltFlags() []string {
+	return []string{
+		"listen", "database", "allow-mcp-stdio", "insecure-no-auth", "tls-cert", "tls-key", "behind-proxy",
+		"public-url", "allow-origin", "allow-host", "metrics-listen", "trace-endpoint",
+	}
+}
+
+// unbuiltServing refuses what this build cannot do, by flag or by key.
+func unbuiltServing(cmd *cobra.Command, at *site, flags *serveFlags) error {
+	transports, from := flags.transports, "--transport"
+	if transports == nil {
+		transports, from = []string{*at.Serve.Transport}, "[serve] transport ="
+	}
+	for _, transport := range transports {
+		switch transport {
+		case "stdio":
+		case "http", "websocket":
+			return unbuilt(from + " " + transport)
+		default:
+			return invalid("", "%s: expected stdio, http or websocket", from)
+		}
+	}
+	switch flags.auth {
+	case "none":
+	case "token", "oauth":
+		return unbuilt("--auth " + flags.auth)
+	default:
+		return invalid("", "--auth: expected none, token or oauth")
+	}
+	for _, name := range unbuiltFlags() {
+		if cmd.Flags().Changed(name) {
+			return unbuilt("--" + name)
+		}
+	}
+	return nil
+}
+
+func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
+	opened := make(chan openedStore, 1)
+	go func() {
+		eng, err := a.openStore(ctx, at, true)
+		opened <- openedStore{eng, err}
+	}()
+	listed, projects, loadErr := at.published(flags.folders)
+	store := <-opened
+	switch {
+	case loadErr != nil && store.eng != nil:
+		return closeStore(ctx, store.eng, loadErr)
+	case loadErr != nil:
+		return loadErr
+	case store.err != nil:
+		return store.err
+	}
+	for _, key := range projects {
+		store.eng.Adopt(key)
+	}
+	server, err := publish.New(a.publishing(at, store.eng, listed, flags))
+	if err != nil {
+		return closeStore(ctx, store.eng, &fault{code: exitFault, err: err})
+	}
+	at.logStart(server, listed)
+	if isTerminal(a.stdin) {
+		at.log.Info("an MCP client is expected on the standard input; Ctrl-D ends the server")
+	}
+	err = server.Serve(ctx, a.stdin, a.stdout)
+	if ctx.Err() != nil {
+		return closeStore(ctx, store.eng, err)
+	}
+	closeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), eofCloseGrace)
+	defer cancel()
+	if closeErr := store.eng.Close(closeCtx); closeErr != nil {
+		at.log.Warn("the run store did not close in time; its runs go on in the next process", "error", closeErr)
+	}
+	return err
+}
+
+type openedStore struct {
+	eng *engine.Engine
+	err error
+}
+
+// published loads the workflows and picks those of the publish list; projects are
+// the keys of every project a file was loaded from.
+func (at *site) published(folders []string) (listed []publish.Workflow, projects []string, err error) {
+	catalog, err := at.load(folders)
+	if err != nil {
+		return nil, nil, err
+	}
+	byID := make(map[string]*workflows.Loaded, len(catalog.Workflows))
+	keys := make(map[string]bool)
+	for i := range catalog.Workflows {
+		loaded := &catalog.Workflows[i]
+		byID[loaded.Workflow.ID] = loaded
+		keys[at.projectOf(loaded.Root).Key] = true
+	}
+	ids, err := at.publishList(catalog, byID, folders)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, id := range ids {
+		w, err := at.publishable(byID[id])
+		if err != nil {
+			return nil, nil, err
+		}
+		listed = append(listed, w)
+	}
+	for i := range catalog.Warnings {
+		warning := &catalog.Warnings[i]
+		at.log.Warn("workflow file", "file", warning.File, "line", warning.Line, "where", warning.Where, "what", warning.What)
+	}
+	return listed, slices.Sorted(maps.Keys(keys)), nil
+}
+
+// publishList resolves the publish list to ids, in the order of the list. A file
+// that did not load stops the start if it is listed and is only logged if not.
+func (at *site) publishList(catalog *workflows.Catalog, byID map[string]*workflows.Loaded, folders []string) ([]string, error) {
+	broken := make(map[string]workflows.Problems)
+	for _, b := range catalog.Broken {
+		if b.ID != "" {
+			broken[b.ID] = append(broken[b.ID], b.Problems...)
+		}
+	}
+	var ids []string
+	var faults []error
+	seen := make(map[string]bool)
+	for _, id := range at.Serve.Publish {
+		switch {
+		case seen[id]:
+			faults = append(faults, fmt.Errorf("publish: %q is listed twice", id))
+		case id == everyMCPCall:
+		case byID[id] != nil:
+			ids = append(ids, id)
+		case broken[id] != nil:
+			faults = append(faults, broken[id])
+		default:
+			return nil, notLoaded(id, slices.Sorted(maps.Keys(byID)), at.root == "" && len(folders) == 0)
+		}
+		seen[id] = true
+	}
+	if len(faults) > 0 {
+		return nil, &fault{code: exitFault, err: errors.Join(faults...), hint: "correct it, or take it off the publish list"}
+	}
+	if seen[everyMCPCall] {
+		for i := range catalog.Workflows {
+			if w := catalog.Workflows[i].Workflow; w.Trigger.Type == "mcp_call" && !seen[w.ID] {
+				ids = append(ids, w.ID)
+			}
+		}
+	}
+	for _, b := range catalog.Broken {
+		for _, problem := range b.Problems {
+			at.log.Warn("a workflow file did not load and is not published", "file", problem.File, "line", problem.Line, "where", problem.Where, "what", problem.What)
+		}
+	}
+	return ids, nil
+}
+
+// publishable is a workflow with what the configuration says about it.
+func (at *site) publishable(loaded *workflows.Loaded) (publish.Workflow, error) {
+	w := loaded.Workflow
+	set := at.Serve.Workflow[w.ID]
+	published := publish.Workflow{Workflow: w, Project: at.projectOf(loaded.Root), Accept: set.Accept}
+	if set.Tool != nil {
+		published.Tool = *set.Tool
+	}
+	gated := slices.ContainsFunc(w.Nodes, func(n workflows.Node) bool { return n.Type() == "human_gate" })
+	if set.ApproverNotRequester != nil && *set.ApproverNotRequester && gated {
+		return published, invalid("take "+w.ID+" off the publish list, or unset serve.workflow."+w.ID+".approver_not_requester",
+			"workflow %q: over stdio every call and every decision is of one principal, so with approver_not_requester nobody could decide its gates", w.ID)
+	}
+	return published, nil
+}
+
+func (a *app) publishing(at *site, eng *engine.Engine, listed []publish.Workflow, flags *serveFlags) publish.Options {
+	handover := make(map[string]time.Duration, len(at.Serve.Handover))
+	for client, limit := range at.Serve.Handover {
+		handover[client] = time.Duration(limit)
+	}
+	return publish.Options{
+		Engine:     eng,
+		Workflows:  listed,
+		Logger:     at.log,
+		Prefix:     *at.Serve.ToolPrefix,
+		NoRunTools: flags.noRunTools,
+		Accept:     at.Gates.Accept,
+		Handover:   handover,
+		HasEnv:     func(name string) bool { return a.env[name] != "" },
+		Variables:  at.Variables,
+		Version:    readVersion().Version,
+	}
+}
+
+// logStart says what is served, without a path of this machine.
+func (at *site) logStart(server *publish.Server, listed []publish.Workflow) {
+	names := server.ToolNames()
+	for i := range listed {
+		w := &listed[i]
+		at.log.Info("published", "workflow", w.ID, "tool", names[w.ID], "file", w.File, "gates", gateNodes(w.Workflow))
+	}
+	if len(listed) == 0 {
+		at.log.Warn("nothing is published, so no tool is listed: name workflows with --publish or [serve] publish")
+	}
+	at.log.Info("serving", "transport", "stdio", "workflows", len(listed), "store", filepath.Base(at.home)+"/serve.db",
+		"answers gates", strings.Join(at.Gates.Accept, ","))
+}
+
+func gateNodes(w *workflows.Workflow) int {
+	gates := 0
+	for i := range w.Nodes {
+		if w.Nodes[i].Type() == "human_gate" {
+			gates++
+		}
+	}
+	return gates
 }

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"net/url"
 	"slices"
+
+	"github.com/relavium/relavium-serve/consent"
 )
 
 // checkServers refuses registrations that cannot be meant, and a name that is
@@ -43,6 +46,11 @@ func serverFault(server *serverSettings) string {
 		return "command, args and env go with transport stdio only"
 	case server.ConnectTimeoutMS != nil && (*server.ConnectTimeoutMS < 1 || *server.ConnectTimeoutMS > 600_000):
 		return "connect_timeout_ms: expected 1 to 600000"
+	}
+	for name := range server.Env {
+		if reason, denied := consent.EnvDenied(name); denied {
+			return fmt.Sprintf("env: %q is refused: %s", name, reason)
+		}
 	}
 	if network {
 		if parsed, err := url.Parse(server.URL); err != nil || parsed.Host == "" {

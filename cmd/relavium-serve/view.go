@@ -73,8 +73,11 @@ func (v *view) show(ev *engine.Event) error {
 	if changed == nil || v.paused {
 		return nil
 	}
-	if v.place {
+	switch {
+	case v.place:
 		return v.draw()
+	case changed.state == "running" && changed.kind != "agent":
+		return nil // a line when it settles says enough
 	}
 	_, err := io.WriteString(v.w, v.line(changed)+"\n")
 	return err
