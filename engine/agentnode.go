@@ -133,7 +133,7 @@ func (x *execution) effect(ctx context.Context, id string, node *workflows.Node,
 			return "", err
 		}
 	}
-	raw, err := json.Marshal(out)
+	raw, err := encode(out)
 	return string(raw), err
 }
 

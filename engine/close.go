@@ -132,7 +132,7 @@ func (x *execution) store(ctx context.Context, tx *sql.Tx, state State, o outcom
 		ended = now.UnixMilli()
 		rest = nil // the events have it; nothing goes on from here
 	}
-	raw, err := json.Marshal(rest)
+	raw, err := encode(rest)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (x *execution) store(ctx context.Context, tx *sql.Tx, state State, o outcom
 		raw = []byte("[]")
 	}
 	if o.failure != nil {
-		f, err := json.Marshal(o.failure)
+		f, err := encode(o.failure)
 		if err != nil {
 			return err
 		}
@@ -214,7 +214,7 @@ func (e *Engine) Cancel(ctx context.Context, run, by, reason string) error {
 // other producer.
 func (e *Engine) endWaiting(ctx context.Context, tx *sql.Tx, r *row) error {
 	now := e.now()
-	failure, err := json.Marshal(&RunError{Code: CodeCancelled, Message: "the run was cancelled"})
+	failure, err := encode(&RunError{Code: CodeCancelled, Message: "the run was cancelled"})
 	if err != nil {
 		return err
 	}

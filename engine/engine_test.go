@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,8 +28,11 @@ func (f agentFunc) RunAgent(ctx context.Context, call engine.AgentCall) (engine.
 }
 
 func echo(_ context.Context, call engine.AgentCall) (engine.AgentResult, error) {
-	out, err := json.Marshal(call.Prompt)
-	return engine.AgentResult{Output: out}, err
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(call.Prompt)
+	return engine.AgentResult{Output: bytes.TrimSpace(out.Bytes())}, err
 }
 
 const project = "p-test"
@@ -75,14 +79,11 @@ func parse(t *testing.T, fragment string) *workflows.Workflow {
 	return w
 }
 
+// indent moves a fragment below the workflow key; its leading tabs are Go's, not YAML's.
 func indent(s string) string {
 	lines := strings.Split(strings.Trim(s, "\n"), "\n")
-	margin := len(lines[0]) - len(strings.TrimLeft(lines[0], "\t "))
 	for i, l := range lines {
-		if len(l) >= margin {
-			l = l[margin:]
-		}
-		lines[i] = "  " + l
+		lines[i] = "  " + strings.TrimLeft(l, "\t")
 	}
 	return strings.Join(lines, "\n") + "\n"
 }

@@ -558,7 +558,7 @@ func (x *execution) drain(ctx context.Context) error {
 // block marks a run that this version cannot continue; it stays answerable.
 func (e *Engine) block(ctx context.Context, r *row, reason string, cause error) error {
 	e.log.LogAttrs(ctx, slog.LevelError, "run is blocked", runAttr(r.id), slog.String("reason", reason), errAttr(cause))
-	raw, err := json.Marshal(&RunError{Code: CodeInternal, Message: reason})
+	raw, err := encode(&RunError{Code: CodeInternal, Message: reason})
 	if err != nil {
 		return err
 	}

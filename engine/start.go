@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -193,13 +192,11 @@ func lookup(members []workflows.Member) func(string) (json.RawMessage, bool) {
 	}
 }
 
-// quote writes a string as JSON without escaping HTML.
+// quote writes a string as JSON.
 func quote(s string) json.RawMessage {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(s); err != nil {
+	raw, err := encode(s)
+	if err != nil {
 		return json.RawMessage(`""`) // a string always has a JSON form
 	}
-	return bytes.TrimRight(b.Bytes(), "\n")
+	return raw
 }

@@ -8,12 +8,13 @@ import (
 	"sync"
 )
 
-// encode writes an event as one line of JSON, text unescaped.
-func encode(ev *Event) ([]byte, error) {
+// encode writes a value as one line of JSON. Unlike json.Marshal it leaves the
+// text of values as it was: <, > and & are not escaped.
+func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(ev); err != nil {
+	if err := enc.Encode(v); err != nil {
 		return nil, err
 	}
 	return bytes.TrimRight(b.Bytes(), "\n"), nil

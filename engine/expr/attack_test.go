@@ -1,6 +1,7 @@
 package expr
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -170,19 +171,21 @@ func TestAttacks(t *testing.T) {
 	for i, a := range attacks() {
 		t.Run(a.name, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), exe)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, exe)
 			cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", attackEnv, i))
 			out, err := cmd.CombinedOutput()
 			if err != nil {
-				t.Fatalf("the process died: %v\n%.2000s", err, out)
+				t.Fatalf("%s: the process died: %v\n%.400s", a.name, err, out)
 			}
 			var got answer
 			if err := json.Unmarshal(out, &got); err != nil {
 				t.Fatalf("answer %q: %v", out, err)
 			}
-			t.Logf("%.60s in %v, %d MB", got.Result, got.Elapsed.Round(time.Millisecond), got.PeakMB)
+			t.Logf("%s: %.60s in %v, %d MB", a.name, got.Result, got.Elapsed.Round(time.Millisecond), got.PeakMB)
 			if want := strings.Split(a.want, "|"); !slices.Contains(want, got.Result) {
-				t.Errorf("Eval = %.80s, want one of %v", got.Result, want)
+				t.Errorf("%s: Eval = %.80s, want one of %v", a.name, got.Result, want)
 			}
 			// The cap is wall time; the margin is for a builtin that does not
 			// look at the clock and for a busy machine.
