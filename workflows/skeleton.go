@@ -1,4 +1,0 @@
-package workflows
-
-// Mermaid draws the graph as a Mermaid flowchart.
-func (w *Workflow) Mermaid() string { return "" }
