@@ -2,8 +2,10 @@ package workflows
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,6 +55,16 @@ func wanted(src []byte) string {
 	return strings.Join(lines, "\n")
 }
 
+// told are errors, then warnings, a line each with its rule.
+func told(err error, warnings Problems) string {
+	problems, _ := errors.AsType[Problems](err)
+	var lines []string
+	for _, p := range slices.Concat(problems, warnings) {
+		lines = append(lines, p.Rule+" "+p.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
 func testFiles(t *testing.T, dir string) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join("testdata", dir, "*.relavium.yaml"))
@@ -75,11 +87,7 @@ func TestParseRefuses(t *testing.T) {
 			if w != nil || err == nil {
 				t.Fatalf("Parse(%s) = %v, %v, want problems", name, w, err)
 			}
-			got := err.Error()
-			if len(warnings) > 0 {
-				got += "\n" + warnings.Error()
-			}
-			if diff := cmp.Diff(wanted(src), got); diff != "" {
+			if diff := cmp.Diff(wanted(src), told(err, warnings)); diff != "" {
 				t.Errorf("Parse(%s) (-want +got):\n%s", name, diff)
 			}
 		})
@@ -99,7 +107,7 @@ func TestParseAccepts(t *testing.T) {
 			if err != nil {
 				t.Fatalf("Parse(%s) = %v, want a workflow", name, err)
 			}
-			if diff := cmp.Diff(wanted(src), warnings.Error()); diff != "" {
+			if diff := cmp.Diff(wanted(src), told(nil, warnings)); diff != "" {
 				t.Errorf("Parse(%s) warnings (-want +got):\n%s", name, diff)
 			}
 			checkRoundTrip(t, w)
@@ -135,5 +143,32 @@ func workflowComparer() cmp.Option {
 			return a == nil && b == nil || a != nil && b != nil && a.Source() == b.Source()
 		}),
 		cmp.Comparer(func(a, b *compiledSchema) bool { return (a == nil) == (b == nil) }),
+	}
+}
+
+// Every rule of format 1.16 that can be told from a file alone has a bad file.
+func TestEveryRuleHasAFile(t *testing.T) {
+	t.Parallel()
+	elsewhere := map[string]string{
+		"P01": "decode_test.go: size",
+		"P62": "needs a catalog of models",
+		"P74": "needs the providers' keys",
+	}
+	seen := make(map[string]bool)
+	for _, name := range testFiles(t, "bad") {
+		src, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(wanted(src)) {
+			rule, _, _ := strings.Cut(line, " ")
+			seen[rule] = true
+		}
+	}
+	for n := 1; n <= 75; n++ {
+		rule := fmt.Sprintf("P%02d", n)
+		if _, other := elsewhere[rule]; seen[rule] == other {
+			t.Errorf("rule %s: has a file is %v, want %v", rule, seen[rule], !other)
+		}
 	}
 }

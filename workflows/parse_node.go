@@ -145,8 +145,9 @@ func (c *checker) modalities(o *object) {
 }
 
 func (c *checker) gateNode(o *object) GateNode {
+	o.need("gate_type", "P52", "use one of approval, review, input")
 	g := GateNode{
-		GateType:      o.word("gate_type", "P57", true, "approval", "review", "input"),
+		GateType:      o.word("gate_type", "P57", false, "approval", "review", "input"),
 		Assignee:      o.template("assignee"),
 		Message:       o.template("message_template"),
 		Timeout:       o.millis("timeout_ms", "P13"),

@@ -60,8 +60,8 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// split parts errors from warnings, each in file order. Problems of the file
-// itself come before those of the files it refers to.
+// split parts errors from warnings, each in file order and bounded. Problems of the
+// file itself come before those of the files it refers to.
 func (p Problems) split(file string) (errs, warnings Problems) {
 	rank := func(q Problem) int {
 		if q.File == file {
@@ -84,7 +84,20 @@ func (p Problems) split(file string) (errs, warnings Problems) {
 			errs = append(errs, q)
 		}
 	}
-	return errs, warnings
+	return errs.bounded(), warnings.bounded()
+}
+
+// maxProblems is how many problems of a file are told apart.
+const maxProblems = 100
+
+// bounded replaces what is over maxProblems by one problem that counts it.
+func (p Problems) bounded() Problems {
+	if len(p) <= maxProblems {
+		return p
+	}
+	more := p[maxProblems]
+	more.Where, more.What, more.Remedy = "", fmt.Sprintf("%d more problems from here", len(p)-maxProblems), ""
+	return append(p[:maxProblems:maxProblems], more)
 }
 
 // classOf is the class of an error by its rule.
