@@ -12,13 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/workflows"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // agentFunc answers agent nodes.
 type agentFunc func(ctx context.Context, call engine.AgentCall) (engine.AgentResult, error)
