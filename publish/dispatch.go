@@ -8,6 +8,7 @@ import (
 	"maps"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -151,11 +152,15 @@ func (s *Server) faultOf(x *exchange, e mcp.JSONRPCErrorDetails) *transport.Erro
 		fault.Message = "method not found: " + clip(x.request.Method, 64)
 	case e.Code == transport.CodeInvalidRequest: // the loop checked the envelope: a param has a wrong type
 		fault.Code, fault.Message = transport.CodeInvalidParams, "invalid params"
+	case strings.HasPrefix(e.Message, "missing or invalid _meta"): // of 2026-07-28; the text names the member
 	case e.Code == transport.CodeInvalidParams && method == mcp.MethodToolsList:
 		fault.Message = "invalid params: unknown cursor"
 	case e.Code == transport.CodeInvalidParams && method == mcp.MethodToolsCall:
 		var name string
-		if json.Unmarshal(x.request.Param("name"), &name) == nil && s.tools[name] == nil {
+		switch raw := x.request.Param("name"); {
+		case raw == nil:
+			fault.Message = "invalid params: no tool name"
+		case json.Unmarshal(raw, &name) == nil && s.tools[name] == nil:
 			fault.Message = s.unknownTool(name)
 		}
 	case method == mcp.MethodResourcesRead:

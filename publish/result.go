@@ -189,6 +189,9 @@ func advice(e *engine.RunError) string {
 	case engine.CodeBudgetExceeded:
 		return "the operator of this server sets the limit"
 	case engine.CodeRunTimeout:
+		if e.Node != "" {
+			return "call again when somebody can answer"
+		}
 		return "the run took longer than the workflow allows"
 	case engine.CodeTurnLimit:
 		return "a smaller task may succeed"

@@ -41,13 +41,19 @@ func TestParse(t *testing.T) {
 		{"look-alike members", `{"jsonrpc":"2.0","id":1,"ID":2,"method":"ping","Method":"x","PARAMS":{}}`, want{id: "1", method: "ping"}},
 		{"look-alike by Unicode folding", `{"jsonrpc":"2.0","id":1,"method":"m","paramſ":{"a":1}}`, want{id: "1", method: "m"}},
 		{"only a look-alike", `{"jsonrpc":"2.0","id":1,"Method":"ping"}`, want{id: "1", code: CodeInvalidRequest}},
-		{"params look-alike", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"Name":"a","name":"b","arguments":{"Name":1, "name": 2}}}`,
-			want{id: "1", method: "m", params: `{"name":"b","arguments":{"Name":1, "name": 2}}`}},
+		{
+			"params look-alike", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"Name":"a","name":"b","arguments":{"Name":1, "name": 2}}}`,
+			want{id: "1", method: "m", params: `{"name":"b","arguments":{"Name":1, "name": 2}}`},
+		},
 		{"params member twice", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"name":"a","name":"b"}}`, want{id: "1", code: CodeInvalidRequest}},
-		{"arguments pass untouched", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"arguments":{"a":1,"a":2.50}}}`,
-			want{id: "1", method: "m", params: `{"arguments":{"a":1,"a":2.50}}`}},
-		{"meta look-alike", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"ProgressToken":1,"progressToken":2}}}`,
-			want{id: "1", method: "m", params: `{"_meta":{"progressToken":2}}`}},
+		{
+			"arguments pass untouched", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"arguments":{"a":1,"a":2.50}}}`,
+			want{id: "1", method: "m", params: `{"arguments":{"a":1,"a":2.50}}`},
+		},
+		{
+			"meta look-alike", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"ProgressToken":1,"progressToken":2}}}`,
+			want{id: "1", method: "m", params: `{"_meta":{"progressToken":2}}`},
+		},
 		{"meta member twice", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"x":1,"x":2}}}`, want{id: "1", code: CodeInvalidRequest}},
 		{"meta as array", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":[]}}`, want{id: "1", code: CodeInvalidParams}},
 		{"params as array", `{"jsonrpc":"2.0","id":1,"method":"m","params":[]}`, want{id: "1", code: CodeInvalidParams}},
@@ -56,8 +62,10 @@ func TestParse(t *testing.T) {
 		{"broken notification", `{"jsonrpc":"2.0","method":"n","params":[]}`, want{}},
 		{"response", `{"jsonrpc":"2.0","id":3,"result":{}}`, want{}},
 		{"error response without id", `{"jsonrpc":"2.0","id":null,"error":{}}`, want{}},
-		{"white space", " {\t\"jsonrpc\" : \"2.0\" , \"id\" : 1 , \"method\" : \"m\" , \"params\" : { \"a\" : [ 1 , 2 ] } } \r",
-			want{id: "1", method: "m", params: `{ "a" : [ 1 , 2 ] }`}},
+		{
+			"white space", " {\t\"jsonrpc\" : \"2.0\" , \"id\" : 1 , \"method\" : \"m\" , \"params\" : { \"a\" : [ 1 , 2 ] } } \r",
+			want{id: "1", method: "m", params: `{ "a" : [ 1 , 2 ] }`},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
