@@ -123,12 +123,11 @@ func TestKillNine(t *testing.T) {
 		if round%10 == 5 {
 			strangerStaysOut(t, projects)
 		}
-		for _, p := range victims {
-			if p.alive() {
-				continue
+		for _, p := range projects {
+			if !p.alive() {
+				p.s = p.serve()
+				p.repeat()
 			}
-			p.s = p.serve()
-			p.repeat()
 		}
 		for _, p := range projects {
 			p.finish(t)
