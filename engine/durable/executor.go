@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dbos-inc/dbos-transact-golang/dbos"
@@ -46,6 +47,7 @@ type Executor struct {
 	mu   sync.Mutex
 	live map[string]struct{} // segments that run in this process, by workflow id
 
+	ending  atomic.Bool
 	closing sync.Once
 	closed  error
 }
@@ -80,7 +82,7 @@ func (x *Executor) launch(ctx context.Context, projects []string) error {
 	x.dbos, err = dbos.NewContext(context.WithoutCancel(ctx), dbos.Config{
 		AppName:            "relavium-serve",
 		SQLiteSystemDB:     x.pool,
-		Logger:             quiet(x.log),
+		Logger:             slog.New(&levelFloor{Handler: x.log.Handler(), min: slog.LevelError, off: &x.ending}),
 		ApplicationVersion: ABI,
 		ExecutorID:         x.id,
 		Serializer:         text{},
@@ -233,6 +235,7 @@ func ids(refs []Ref) []string {
 // returns the same result.
 func (x *Executor) Close(timeout time.Duration) error {
 	x.closing.Do(func() {
+		x.ending.Store(true)
 		var errs []error
 		if x.dbos != nil {
 			errs = append(errs, dbos.Shutdown(x.dbos, timeout))
@@ -298,24 +301,22 @@ func (text) Decode(s *string) (any, error) {
 	return *s, nil
 }
 
-// quiet lets through of the library's log what an operator can act on.
-func quiet(log *slog.Logger) *slog.Logger {
-	return slog.New(&levelFloor{Handler: log.Handler(), min: slog.LevelError})
-}
-
+// levelFloor lets through of the library's log what an operator can act on, and
+// nothing of the interruptions that a shutdown means to cause.
 type levelFloor struct {
 	slog.Handler
 	min slog.Level
+	off *atomic.Bool
 }
 
 func (h *levelFloor) Enabled(ctx context.Context, l slog.Level) bool {
-	return l >= h.min && h.Handler.Enabled(ctx, l)
+	return l >= h.min && !h.off.Load() && h.Handler.Enabled(ctx, l)
 }
 
 func (h *levelFloor) WithAttrs(a []slog.Attr) slog.Handler {
-	return &levelFloor{Handler: h.Handler.WithAttrs(a), min: h.min}
+	return &levelFloor{Handler: h.Handler.WithAttrs(a), min: h.min, off: h.off}
 }
 
 func (h *levelFloor) WithGroup(name string) slog.Handler {
-	return &levelFloor{Handler: h.Handler.WithGroup(name), min: h.min}
+	return &levelFloor{Handler: h.Handler.WithGroup(name), min: h.min, off: h.off}
 }

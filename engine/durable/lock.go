@@ -89,12 +89,13 @@ func (p *presence) adopt(project string) error {
 // leave frees the lock; the files stay for whoever takes the runs over.
 func (p *presence) leave() error { return p.lock.Close() }
 
-// A Dead is the claimed lock of an executor that died. Whoever claimed it is the
-// only process that looks at its runs. Done or Release ends the claim.
+// A Dead is a claim on an executor that died: a lock of its own, so that a dead one
+// never looks alive while somebody sees to it. Whoever holds the claim is the only
+// process that looks at its runs. Done or Release ends it.
 type Dead struct {
-	ID   string
-	dir  string
-	lock *flock.Flock
+	ID    string
+	dir   string
+	claim *flock.Flock
 }
 
 // Done forgets the executor: nothing of it is left.
@@ -102,11 +103,12 @@ func (d *Dead) Done() error {
 	return errors.Join(
 		ignoreMissing(os.Remove(filepath.Join(d.dir, d.ID+".json"))),
 		ignoreMissing(os.Remove(filepath.Join(d.dir, d.ID+".lock"))),
-		d.lock.Close())
+		d.claim.Close(),
+		ignoreMissing(os.Remove(filepath.Join(d.dir, d.ID+".claim"))))
 }
 
 // Release lets another process claim it: some of its runs do not fit here.
-func (d *Dead) Release() error { return d.lock.Close() }
+func (d *Dead) Release() error { return d.claim.Close() }
 
 func ignoreMissing(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
@@ -124,15 +126,15 @@ func DeadExecutors(path string, now time.Time) ([]*Dead, error) {
 		if held {
 			return nil
 		}
-		lock := flock.New(filepath.Join(dir, id+".lock"), flock.SetPermissions(0o600))
-		ok, err := lock.TryLock()
+		if _, err := os.Stat(filepath.Join(dir, id+".json")); err != nil && now.Sub(info.ModTime()) < settling {
+			return nil //nolint:nilerr // It is being born.
+		}
+		claim := flock.New(filepath.Join(dir, id+".claim"), flock.SetPermissions(0o600))
+		ok, err := claim.TryLock()
 		if err != nil || !ok {
 			return nil //nolint:nilerr // Somebody else claimed it first; they will see to it.
 		}
-		if _, err := os.Stat(filepath.Join(dir, id+".json")); err != nil && now.Sub(info.ModTime()) < settling {
-			return lock.Close()
-		}
-		out = append(out, &Dead{ID: id, dir: dir, lock: lock})
+		out = append(out, &Dead{ID: id, dir: dir, claim: claim})
 		return nil
 	})
 	return out, err

@@ -14,8 +14,38 @@ const {inputs, ctx, run/*, branches*/} = (() => {
 
   for (const p of [getPrototypeOf(() => {}), getPrototypeOf(async () => {}), getPrototypeOf(function* () {}),
     getPrototypeOf(async function* () {}), Promise.prototype]) defineProperty(p, 'constructor', unreachable);
-  for (const name of ['__host', 'Atomics', 'Date', 'FinalizationRegistry', 'Function', 'Promise', 'Proxy', 'Reflect',
-    'SharedArrayBuffer', 'WeakRef', 'eval']) delete g[name];
+  delete Iterator.prototype.drop;
+  for (const name of ['difference', 'intersection', 'isDisjointFrom', 'isSubsetOf', 'isSupersetOf',
+    'symmetricDifference', 'union']) delete Set.prototype[name];
+  for (const name of ['__host', 'ArrayBuffer', 'Atomics', 'BigInt64Array', 'BigUint64Array', 'DataView', 'Date',
+    'FinalizationRegistry', 'Float16Array', 'Float32Array', 'Float64Array', 'Function', 'Int16Array', 'Int32Array',
+    'Int8Array', 'Iterator', 'Promise', 'Proxy', 'Reflect', 'SharedArrayBuffer', 'Uint16Array', 'Uint32Array',
+    'Uint8Array', 'Uint8ClampedArray', 'WeakRef', 'eval']) delete g[name];
+
+  // The engine looks at the clock between steps of the expression, not inside a
+  // builtin. One that walks a length or searches a text is therefore bounded here.
+  const bound = (owner, name, check) => {
+    const builtin = owner[name];
+    owner[name] = {[name](...args) {
+      check(this, args);
+      return apply(builtin, this, args);
+    }}[name];
+  };
+  const tooLong = (v) => {
+    if (isArray(v)) {
+      if (v.length > 4194304) throw new RangeError('array too long');
+    } else if (typeof v === 'object' && v !== null || typeof v === 'function') {
+      for (let o = v; o !== null; o = getPrototypeOf(o)) {
+        const d = getOwnPropertyDescriptor(o, 'length');
+        if (!d) continue;
+        if (d.get || d.set || typeof d.value === 'object' || +d.value > 4194304) throw new RangeError('array too long');
+        break;
+      }
+    }
+  };
+  for (const name of ['copyWithin', 'every', 'fill', 'filter', 'flat', 'flatMap', 'forEach', 'includes', 'indexOf',
+    'join', 'lastIndexOf', 'map', 'reduce', 'reduceRight', 'reverse', 'shift', 'slice', 'some', 'sort', 'splice',
+    'toLocaleString', 'unshift']) bound(Array.prototype, name, tooLong);
   const scope = parse(host(-1)), {ids} = scope;
   if (scope.math) {
     delete Math.random;
