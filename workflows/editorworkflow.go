@@ -60,28 +60,28 @@ func (editorMillis) JSONSchema() *jsonschema.Schema {
 
 type editorWorkflow struct {
 	ID          editorID          `json:"id"`
-	Version     string            `json:"version,omitempty" jsonschema_description:"Semantic version, for people."`
-	Name        string            `json:"name,omitempty" jsonschema_description:"Display name; the title of the tool."`
-	Description string            `json:"description,omitempty" jsonschema_description:"What it does; the description of the tool."`
-	Tags        []string          `json:"tags,omitempty"`
-	Metadata    map[string]any    `json:"metadata,omitempty" jsonschema_description:"Anything; kept as it is."`
-	Trigger     editorTrigger     `json:"trigger,omitempty"`
-	Inputs      []editorInput     `json:"inputs,omitempty" jsonschema_description:"What a caller passes in."`
-	Context     []editorContext   `json:"context,omitempty" jsonschema_description:"Values computed once, before any node."`
-	Agents      []editorAgentItem `json:"agents,omitempty" jsonschema_description:"Inline agents, and references to agent files."`
-	Tools       editorToolPolicy  `json:"tools,omitempty"`
-	Budget      editorBudget      `json:"budget,omitempty"`
-	TimeoutMS   editorMillis      `json:"timeout_ms,omitempty" jsonschema_description:"Limit of the whole run, waiting included, in milliseconds."`
-	MaxParallel int               `json:"max_parallel,omitempty" jsonschema:"minimum=1" jsonschema_description:"How many agent nodes may run at once."`
+	Version     string            `json:"version,omitzero" jsonschema_description:"Semantic version, for people."`
+	Name        string            `json:"name,omitzero" jsonschema_description:"Display name; the title of the tool."`
+	Description string            `json:"description,omitzero" jsonschema_description:"What it does; the description of the tool."`
+	Tags        []string          `json:"tags,omitzero"`
+	Metadata    map[string]any    `json:"metadata,omitzero" jsonschema_description:"Anything; kept as it is."`
+	Trigger     editorTrigger     `json:"trigger,omitzero"`
+	Inputs      []editorInput     `json:"inputs,omitzero" jsonschema_description:"What a caller passes in."`
+	Context     []editorContext   `json:"context,omitzero" jsonschema_description:"Values computed once, before any node."`
+	Agents      []editorAgentItem `json:"agents,omitzero" jsonschema_description:"Inline agents, and references to agent files."`
+	Tools       editorToolPolicy  `json:"tools,omitzero"`
+	Budget      editorBudget      `json:"budget,omitzero"`
+	TimeoutMS   editorMillis      `json:"timeout_ms,omitzero" jsonschema_description:"Limit of the whole run, waiting included, in milliseconds."`
+	MaxParallel int               `json:"max_parallel,omitzero" jsonschema:"minimum=1" jsonschema_description:"How many agent nodes may run at once."`
 	Nodes       []editorNode      `json:"nodes" jsonschema:"minItems=1"`
 	Edges       []editorEdge      `json:"edges" jsonschema_description:"May be empty."`
 }
 
 type editorTrigger struct {
-	Type       string            `json:"type,omitempty" jsonschema:"enum=manual,enum=webhook,enum=schedule,enum=file_change,enum=mcp_call,default=manual"`
-	Webhook    editorWebhook     `json:"webhook,omitempty"`
-	Schedule   string            `json:"schedule,omitempty" jsonschema_description:"A cron expression."`
-	FileChange *editorFileChange `json:"file_change,omitempty"`
+	Type       string            `json:"type,omitzero" jsonschema:"enum=manual,enum=webhook,enum=schedule,enum=file_change,enum=mcp_call,default=manual"`
+	Webhook    editorWebhook     `json:"webhook,omitzero"`
+	Schedule   string            `json:"schedule,omitzero" jsonschema_description:"A cron expression."`
+	FileChange *editorFileChange `json:"file_change,omitzero"`
 }
 
 // JSONSchemaExtend ties each companion to its type.
@@ -97,21 +97,21 @@ func (editorTrigger) JSONSchemaExtend(s *jsonschema.Schema) {
 
 type editorWebhook struct {
 	Path      string `json:"path" jsonschema:"minLength=1"`
-	SecretEnv string `json:"secret_env,omitempty" jsonschema_description:"Name of the environment variable with the secret."`
+	SecretEnv string `json:"secret_env,omitzero" jsonschema_description:"Name of the environment variable with the secret."`
 }
 
 type editorFileChange struct {
 	Glob       string `json:"glob" jsonschema:"minLength=1"`
-	DebounceMS int    `json:"debounce_ms,omitempty" jsonschema:"minimum=0"`
+	DebounceMS int    `json:"debounce_ms,omitzero" jsonschema:"minimum=0"`
 }
 
 type editorInput struct {
 	Name        editorName     `json:"name"`
 	Type        string         `json:"type" jsonschema:"enum=string,enum=number,enum=boolean,enum=file_path,enum=code_diff,enum=secret"`
-	Required    bool           `json:"required,omitempty"`
-	Default     any            `json:"default,omitempty" jsonschema_description:"A value of the type, or a template over earlier inputs."`
-	Description string         `json:"description,omitempty"`
-	Validation  map[string]any `json:"validation,omitempty"`
+	Required    bool           `json:"required,omitzero"`
+	Default     any            `json:"default,omitzero" jsonschema_description:"A value of the type, or a template over earlier inputs."`
+	Description string         `json:"description,omitzero"`
+	Validation  map[string]any `json:"validation,omitzero"`
 }
 
 // JSONSchemaExtend ties default and validation to the type.
@@ -132,17 +132,17 @@ func (editorInput) JSONSchemaExtend(s *jsonschema.Schema) {
 }
 
 type editorNumberRules struct {
-	Min  float64   `json:"min,omitempty"`
-	Max  float64   `json:"max,omitempty"`
-	Enum []float64 `json:"enum,omitempty" jsonschema:"minItems=1"`
+	Min  float64   `json:"min,omitzero"`
+	Max  float64   `json:"max,omitzero"`
+	Enum []float64 `json:"enum,omitzero" jsonschema:"minItems=1"`
 }
 
 type editorTextRules struct {
-	Format    string   `json:"format,omitempty" jsonschema:"enum=email,enum=uri,enum=url,enum=uuid,enum=date,enum=date-time"`
-	Pattern   string   `json:"pattern,omitempty" jsonschema_description:"A JavaScript regular expression, searched anywhere; no look-around, no back-references."`
-	Enum      []string `json:"enum,omitempty" jsonschema:"minItems=1"`
-	MinLength int      `json:"min_length,omitempty" jsonschema:"minimum=0"`
-	MaxLength int      `json:"max_length,omitempty" jsonschema:"minimum=0"`
+	Format    string   `json:"format,omitzero" jsonschema:"enum=email,enum=uri,enum=url,enum=uuid,enum=date,enum=date-time"`
+	Pattern   string   `json:"pattern,omitzero" jsonschema_description:"A JavaScript regular expression, searched anywhere; no look-around, no back-references."`
+	Enum      []string `json:"enum,omitzero" jsonschema:"minItems=1"`
+	MinLength int      `json:"min_length,omitzero" jsonschema:"minimum=0"`
+	MaxLength int      `json:"max_length,omitzero" jsonschema:"minimum=0"`
 }
 
 // editorNoRules is the validation of a type that has none.
@@ -154,19 +154,19 @@ type editorContext struct {
 }
 
 type editorToolPolicy struct {
-	AllowedCommands     []string `json:"allowedCommands,omitempty" jsonschema_description:"Whole command lines that run_command may run, matched exactly."`
-	AllowedCommandGlobs []string `json:"allowedCommandGlobs,omitempty" jsonschema_description:"The same with * and ?."`
-	AllowedDomains      []string `json:"allowedDomains,omitempty" jsonschema_description:"Hosts that http_request may reach, matched exactly."`
+	AllowedCommands     []string `json:"allowedCommands,omitzero" jsonschema_description:"Whole command lines that run_command may run, matched exactly."`
+	AllowedCommandGlobs []string `json:"allowedCommandGlobs,omitzero" jsonschema_description:"The same with * and ?."`
+	AllowedDomains      []string `json:"allowedDomains,omitzero" jsonschema_description:"Hosts that http_request may reach, matched exactly."`
 }
 
 type editorBudget struct {
 	MaxCostMicrocents int    `json:"max_cost_microcents" jsonschema_description:"In 1e-8 USD; 0 or less means no cap."`
-	OnExceed          string `json:"on_exceed,omitempty" jsonschema:"enum=fail,enum=pause_for_approval,enum=warn,default=fail"`
+	OnExceed          string `json:"on_exceed,omitzero" jsonschema:"enum=fail,enum=pause_for_approval,enum=warn,default=fail"`
 }
 
 type editorEdge struct {
 	From      string           `json:"from" jsonschema:"pattern=\\S" jsonschema_description:"A node id, or id:value for a branch of a condition."`
 	To        string           `json:"to" jsonschema:"pattern=\\S" jsonschema_description:"A node id."`
-	Label     string           `json:"label,omitempty"`
-	Condition editorExpression `json:"condition,omitempty" jsonschema_description:"An expression; the edge counts when it is truthy."`
+	Label     string           `json:"label,omitzero"`
+	Condition editorExpression `json:"condition,omitzero" jsonschema_description:"An expression; the edge counts when it is truthy."`
 }

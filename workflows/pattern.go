@@ -8,16 +8,16 @@ import (
 
 const maxPatternBytes = 2048
 
-type errPattern string
+type patternError string
 
-func (e errPattern) Error() string { return string(e) }
+func (e patternError) Error() string { return string(e) }
 
 // compilePattern compiles a JavaScript regular expression for unanchored search.
 // What RE2 cannot do (look-around, back-references) is an error that says so; the
 // error does not quote the pattern.
 func compilePattern(pattern string) (*regexp.Regexp, error) {
 	if len(pattern) > maxPatternBytes {
-		return nil, errPattern("a pattern of more than 2048 bytes")
+		return nil, patternError("a pattern of more than 2048 bytes")
 	}
 	p := &patternReader{src: pattern}
 	if err := p.translate(); err != nil {
@@ -25,7 +25,7 @@ func compilePattern(pattern string) (*regexp.Regexp, error) {
 	}
 	re, err := regexp.Compile(p.out.String())
 	if err != nil {
-		return nil, errPattern("not a regular expression that is supported here")
+		return nil, patternError("not a regular expression that is supported here")
 	}
 	return re, nil
 }
@@ -67,11 +67,11 @@ func (p *patternReader) group() error {
 	rest := p.rest()
 	for _, look := range []string{"(?=", "(?!", "(?<=", "(?<!"} {
 		if strings.HasPrefix(rest, look) {
-			return errPattern("look-around is not supported")
+			return patternError("look-around is not supported")
 		}
 	}
 	if strings.HasPrefix(rest, "(?") && !strings.HasPrefix(rest, "(?:") && !strings.HasPrefix(rest, "(?<") {
-		return errPattern("flags inside a pattern are not supported")
+		return patternError("flags inside a pattern are not supported")
 	}
 	p.pos++
 	p.out.WriteByte('(')
@@ -109,13 +109,13 @@ func (p *patternReader) class() error {
 			p.out.WriteByte(c)
 		}
 	}
-	return errPattern("a [ without its ]")
+	return patternError("a [ without its ]")
 }
 
 // escape translates one escape; inClass is set between brackets.
 func (p *patternReader) escape(inClass bool) error {
 	if p.pos+1 == len(p.src) {
-		return errPattern("a \\ at the end")
+		return patternError("a \\ at the end")
 	}
 	c := p.src[p.pos+1]
 	p.pos += 2
@@ -127,12 +127,12 @@ func (p *patternReader) escape(inClass bool) error {
 	case c == '0':
 		p.out.WriteString(`\x00`)
 	case c >= '1' && c <= '9' || c == 'k':
-		return errPattern("back-references are not supported")
+		return patternError("back-references are not supported")
 	case c == 'u':
 		return p.codePoint()
 	case c == 'c':
 		if p.pos == len(p.src) || !isLetter(p.src[p.pos]) {
-			return errPattern("an escape that is not known")
+			return patternError("an escape that is not known")
 		}
 		p.char(rune(p.src[p.pos] & 31))
 		p.pos++
@@ -140,7 +140,7 @@ func (p *patternReader) escape(inClass bool) error {
 		p.out.WriteByte('\\')
 		p.out.WriteByte(c)
 	default:
-		return errPattern("an escape that is not known")
+		return patternError("an escape that is not known")
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func (p *patternReader) blank(negated, inClass bool) error {
 	const blanks = `\t\n\v\f\r\x{20}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}`
 	switch {
 	case inClass && negated:
-		return errPattern(`\S between brackets is not supported`)
+		return patternError(`\S between brackets is not supported`)
 	case inClass:
 		p.out.WriteString(blanks)
 	case negated:
@@ -167,7 +167,7 @@ func (p *patternReader) codePoint() error {
 	if inside, ok := strings.CutPrefix(rest, "{"); ok {
 		digits, _, ok = strings.Cut(inside, "}")
 		if !ok {
-			return errPattern("an escape that is not known")
+			return patternError("an escape that is not known")
 		}
 		p.pos += len(digits) + 2
 	} else if len(rest) >= 4 {
@@ -176,7 +176,7 @@ func (p *patternReader) codePoint() error {
 	}
 	n, err := strconv.ParseUint(digits, 16, 21)
 	if err != nil || n > 0x10FFFF || n >= 0xD800 && n < 0xE000 {
-		return errPattern("an escape that is not known")
+		return patternError("an escape that is not known")
 	}
 	p.char(rune(n))
 	return nil

@@ -84,12 +84,12 @@ func (p schemaPattern) String() string { return p.Regexp.String() }
 type noLoader struct{}
 
 func (noLoader) Load(string) (any, error) {
-	return nil, errSchema("refers to another document")
+	return nil, evaluationError("refers to another document")
 }
 
-type errSchema string
+type evaluationError string
 
-func (e errSchema) Error() string { return string(e) }
+func (e evaluationError) Error() string { return string(e) }
 
 // schemaCompileError tells an author what a compiler's error means, without its text,
 // which may quote the schema.
@@ -100,7 +100,7 @@ func schemaCompileError(err error) error {
 			return &schemaError{at: "#" + at, what: "not a JSON Schema (" + keyword + ")", remedy: "write it as JSON Schema 2020-12 says"}
 		}
 	}
-	if timeout, ok := errors.AsType[errSchema](err); ok {
+	if timeout, ok := errors.AsType[evaluationError](err); ok {
 		return &schemaError{at: "#", what: timeout.Error(), remedy: "write a simpler schema"}
 	}
 	return &schemaError{at: "#", what: "cannot be compiled", remedy: "write it as JSON Schema 2020-12 says"}
@@ -113,7 +113,7 @@ func guarded(limit time.Duration, run func() error) error {
 	go func() {
 		defer func() {
 			if recover() != nil {
-				done <- errSchema("the schema cannot be evaluated")
+				done <- evaluationError("the schema cannot be evaluated")
 			}
 		}()
 		done <- run()
@@ -124,7 +124,7 @@ func guarded(limit time.Duration, run func() error) error {
 	case err := <-done:
 		return err
 	case <-clock.C:
-		return errSchema("the schema takes too long to evaluate")
+		return evaluationError("the schema takes too long to evaluate")
 	}
 }
 
