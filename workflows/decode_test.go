@@ -20,14 +20,14 @@ const twoNodes = "  nodes: [{id: in, type: input}, {id: out, type: output}]\n  e
 // fragment puts lines of a workflow under the envelope, and two nodes below them
 // unless they bring nodes of their own.
 func fragment(lines string) []byte {
-	out := envelope
+	out := []byte(envelope)
 	for line := range strings.Lines(strings.TrimSpace(lines) + "\n") {
-		out += "  " + line
+		out = append(append(out, "  "...), line...)
 	}
 	if !strings.Contains(lines, "nodes:") {
-		out += twoNodes
+		out = append(out, twoNodes...)
 	}
-	return []byte(out)
+	return out
 }
 
 // rules are the rules of an error's problems, in order.

@@ -221,10 +221,10 @@ func TestParseAgent(t *testing.T) {
 		t.Errorf("ParseAgent = %v, %v (-want +got):\n%s", warnings, err, diff)
 	}
 	for name, src := range map[string]string{
-		"a.agent.yaml:1:1: id: missing key \"id\"": "provider: openai\nmodel: m\nsystem_prompt: hi\n",
+		"a.agent.yaml:1:1: id: missing key \"id\"":                                                           "provider: openai\nmodel: m\nsystem_prompt: hi\n",
 		"a.agent.yaml:1:17: schema_version: want the string '1.0': write schema_version: '1.0', with quotes": "schema_version: 1.0\nid: a\nprovider: openai\nmodel: m\nsystem_prompt: hi\n",
-		"a.agent.yaml:1:1: want a map, got a list": "[]\n",
-		"a.agent.yaml:1:1: file holds no document": "",
+		"a.agent.yaml:1:1: want a map, got a list":                                                           "[]\n",
+		"a.agent.yaml:1:1: file holds no document":                                                           "",
 	} {
 		if _, _, err := ParseAgent("a.agent.yaml", []byte(src), Options{}); err == nil || err.Error() != name {
 			t.Errorf("ParseAgent(%q) = %v, want %s", src, err, name)

@@ -154,15 +154,17 @@ func editDistance(a, b string) int {
 // shown quotes a name for a message; a name that is not a plain word is left out,
 // because it may be anything the file holds.
 func shown(name string) string {
-	if name == "" || len(name) > 64 {
+	if !isPlain(name) {
 		return "…"
 	}
-	for _, r := range name {
-		if !isNameRune(r) && r != '.' && r != '$' && r != ':' {
-			return "…"
-		}
-	}
 	return `"` + name + `"`
+}
+
+// isPlain tells whether a name is a word that a message may repeat.
+func isPlain(name string) bool {
+	return name != "" && len(name) <= 64 && !strings.ContainsFunc(name, func(r rune) bool {
+		return !isNameRune(r) && r != '.' && r != '$' && r != ':'
+	})
 }
 
 func isNameRune(r rune) bool {

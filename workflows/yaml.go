@@ -36,7 +36,7 @@ func decode(file string, src []byte) (*item, Problems) {
 		return nil, d.problems
 	}
 	d.src = src
-	n := d.item(root, "", 0)
+	n := d.item(root, nil, 0)
 	if d.overflow {
 		return nil, d.problems
 	}
@@ -299,8 +299,26 @@ func position(src []byte, off int) (line, col int) {
 	return 1 + bytes.Count(before, []byte("\n")), 1 + utf8.RuneCount(before[start:])
 }
 
+// A place is a path in the document, put in words only when it is needed.
+type place struct {
+	up    *place
+	key   string
+	index int // of an entry of a list
+	list  bool
+}
+
+func (p *place) String() string {
+	switch {
+	case p == nil:
+		return ""
+	case p.list:
+		return index(p.up.String(), p.index)
+	}
+	return join(p.up.String(), p.key)
+}
+
 // item turns a parsed node into an item; where is its path in the document.
-func (d *decoder) item(n *yaml.Node, where string, depth int) *item {
+func (d *decoder) item(n *yaml.Node, where *place, depth int) *item {
 	out := &item{kind: badItem, line: n.Line, col: n.Column}
 	d.count++
 	switch {
@@ -315,14 +333,14 @@ func (d *decoder) item(n *yaml.Node, where string, depth int) *item {
 		d.overflow = true
 		return out
 	case n.Kind == yaml.AliasNode:
-		d.add("P03", n.Line, n.Column, where, "alias is not allowed", "write the value out")
+		d.add("P03", n.Line, n.Column, where.String(), "alias is not allowed", "write the value out")
 		return out
 	}
 	if n.Anchor != "" {
-		d.add("P03", n.Line, n.Column, where, "anchor is not allowed", "remove it")
+		d.add("P03", n.Line, n.Column, where.String(), "anchor is not allowed", "remove it")
 	}
 	if n.Style&yaml.TaggedStyle != 0 || n.Anchor == "" && d.startsWith(n, '!') {
-		d.add("P07", n.Line, n.Column, where, "tag is not allowed", "remove it")
+		d.add("P07", n.Line, n.Column, where.String(), "tag is not allowed", "remove it")
 		return out
 	}
 	switch n.Kind {
@@ -332,7 +350,7 @@ func (d *decoder) item(n *yaml.Node, where string, depth int) *item {
 		out.kind = listItem
 		out.items = make([]*item, 0, len(n.Content))
 		for i, v := range n.Content {
-			out.items = append(out.items, d.item(v, fmt.Sprintf("%s[%d]", where, i), depth+1))
+			out.items = append(out.items, d.item(v, &place{up: where, index: i, list: true}, depth+1))
 		}
 	case yaml.MappingNode:
 		d.mapping(n, out, where, depth)
@@ -341,7 +359,7 @@ func (d *decoder) item(n *yaml.Node, where string, depth int) *item {
 	return out
 }
 
-func (d *decoder) scalar(n *yaml.Node, out *item, where string) {
+func (d *decoder) scalar(n *yaml.Node, out *item, where *place) {
 	const quoted = yaml.DoubleQuotedStyle | yaml.SingleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle
 	if n.Style&quoted != 0 {
 		out.kind, out.text = stringItem, d.restored(n.Value)
@@ -350,15 +368,15 @@ func (d *decoder) scalar(n *yaml.Node, out *item, where string) {
 	k, text, finite := resolveScalar(n.Value)
 	switch {
 	case !finite:
-		d.add("P13", n.Line, n.Column, where, "number is not finite", "")
+		d.add("P13", n.Line, n.Column, where.String(), "number is not finite", "")
 	case k == numberItem && checkNumber(text) != "":
-		d.add("P13", n.Line, n.Column, where, checkNumber(text), "quote it to keep it as text")
+		d.add("P13", n.Line, n.Column, where.String(), checkNumber(text), "quote it to keep it as text")
 	default:
 		out.kind, out.text = k, d.restored(text)
 	}
 }
 
-func (d *decoder) mapping(n *yaml.Node, out *item, where string, depth int) {
+func (d *decoder) mapping(n *yaml.Node, out *item, where *place, depth int) {
 	out.kind = mapItem
 	size := len(n.Content) / 2
 	out.keys = make([]itemKey, 0, size)
@@ -370,9 +388,9 @@ func (d *decoder) mapping(n *yaml.Node, out *item, where string, depth int) {
 		if !ok {
 			continue
 		}
-		path := join(where, key.name)
+		path := &place{up: where, key: key.name}
 		if line, twice := first[key.name]; twice {
-			d.add("P05", key.line, key.col, path,
+			d.add("P05", key.line, key.col, path.String(),
 				fmt.Sprintf("duplicate key %s on lines %d and %d", shown(key.name), line, key.line), "keep one")
 			continue
 		}
@@ -383,19 +401,19 @@ func (d *decoder) mapping(n *yaml.Node, out *item, where string, depth int) {
 }
 
 // key reads the key of a map; keys are strings whatever they look like.
-func (d *decoder) key(k *yaml.Node, where string) (itemKey, bool) {
+func (d *decoder) key(k *yaml.Node, where *place) (itemKey, bool) {
 	key := itemKey{name: d.restored(k.Value), line: k.Line, col: k.Column}
 	switch {
 	case k.Kind == yaml.AliasNode:
-		d.add("P03", k.Line, k.Column, where, "alias is not allowed", "write the key out")
+		d.add("P03", k.Line, k.Column, where.String(), "alias is not allowed", "write the key out")
 	case k.Kind != yaml.ScalarNode:
-		d.add("P06", k.Line, k.Column, where, "key is not a scalar", "use a plain word as key")
+		d.add("P06", k.Line, k.Column, where.String(), "key is not a scalar", "use a plain word as key")
 	case k.Anchor != "":
-		d.add("P03", k.Line, k.Column, where, "anchor is not allowed", "remove it")
+		d.add("P03", k.Line, k.Column, where.String(), "anchor is not allowed", "remove it")
 	case k.Style == 0 && k.Value == "<<":
-		d.add("P04", k.Line, k.Column, where, "merge key is not allowed", "write the keys out")
+		d.add("P04", k.Line, k.Column, where.String(), "merge key is not allowed", "write the keys out")
 	case k.Style&yaml.TaggedStyle != 0 || d.startsWith(k, '!'):
-		d.add("P07", k.Line, k.Column, where, "tag is not allowed", "remove it")
+		d.add("P07", k.Line, k.Column, where.String(), "tag is not allowed", "remove it")
 	default:
 		return key, true
 	}
@@ -425,9 +443,7 @@ func (d *decoder) startsWith(n *yaml.Node, c byte) bool {
 
 // join is the path of a key below where.
 func join(where, key string) string {
-	if s := shown(key); len(s) > 2 && s[0] == '"' {
-		key = s[1 : len(s)-1]
-	} else {
+	if !isPlain(key) {
 		key = "…"
 	}
 	if where == "" {
