@@ -97,6 +97,7 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 		workflow: w,
 		run:      started.Run,
 		joined:   started.Joined,
+		late:     started.Joined,
 		progress: newProgress(x, len(w.Nodes)),
 		limit:    s.handoverAt(x, received),
 	}

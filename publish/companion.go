@@ -221,7 +221,7 @@ func (s *Server) wait(ctx context.Context, x *exchange, _ *tool) *mcp.CallToolRe
 		return bad
 	}
 	w := &wait{
-		server: s, x: x, workflow: s.published(r), run: id,
+		server: s, x: x, workflow: s.published(r), run: id, late: true,
 		progress: newProgress(x, len(r.Nodes)),
 		limit:    received.Add(timeout),
 	}

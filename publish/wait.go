@@ -27,7 +27,8 @@ type wait struct {
 	x          *exchange
 	workflow   *Workflow // nil when it is not published
 	run        string
-	joined     bool
+	joined     bool // the call joined the run of another
+	late       bool // it attached to a run under way
 	attachment *engine.Attachment
 	progress   *progress
 	limit      time.Time // when to give the call back; zero means never
@@ -137,21 +138,14 @@ func (w *wait) event(ctx context.Context, ev *engine.Event) {
 	w.progress.event(ev)
 }
 
-// gateOpened tells the caller of a gate that waits, which is not so for one of
-// the past that a joined run passed before.
+// gateOpened tells the caller of a gate that waits. A call that attached to a
+// run under way hears of past gates too; those are not told.
 func (w *wait) gateOpened(ctx context.Context, ev *engine.Event) {
-	g, err := w.server.engine.Gate(ctx, ev.Gate)
-	if err != nil {
-		if ctx.Err() == nil {
-			w.server.log.Warn("read a gate", slog.String("run", w.run), slog.Any("error", err))
-		}
+	if w.late && !w.open(ctx, ev.Gate) {
 		return
 	}
-	if g.Decision != "" || !g.Expires.IsZero() && !g.Expires.After(time.Now()) {
-		return
-	}
-	where := w.where(&g)
-	w.x.notify(humanGate, struct {
+	where := w.where(ev)
+	note := struct {
 		Run      string `json:"runId"`
 		Gate     string `json:"gateId"`
 		Type     string `json:"gateType"`
@@ -159,23 +153,39 @@ func (w *wait) gateOpened(ctx context.Context, ev *engine.Event) {
 		Assignee string `json:"assignee,omitempty"`
 		Expires  string `json:"expiresAt,omitempty"`
 		Where    string `json:"where"`
-	}{g.Run, g.ID, g.Type, g.Message, g.Assignee, rfc3339(g.Expires), where})
-	line := fmt.Sprintf("waiting for a person at gate %s: %s (%s)", g.Node, oneLine(g.Message, 200), where)
-	w.waiting[g.ID] = line
+	}{w.run, ev.Gate, ev.GateType, ev.Message, ev.Assignee, "", where}
+	if ev.Expires != nil {
+		note.Expires = rfc3339(*ev.Expires)
+	}
+	w.x.notify(humanGate, note)
+	line := fmt.Sprintf("waiting for a person at gate %s: %s (%s)", ev.Node, oneLine(ev.Message, 200), where)
+	w.waiting[ev.Gate] = line
 	w.progress.send(line)
+}
+
+// open reports whether a gate still waits.
+func (w *wait) open(ctx context.Context, gate string) bool {
+	g, err := w.server.engine.Gate(ctx, gate)
+	if err != nil {
+		if ctx.Err() == nil {
+			w.server.log.Warn("read a gate", slog.String("run", w.run), slog.Any("error", err))
+		}
+		return false
+	}
+	return g.Decision == "" && (g.Expires.IsZero() || g.Expires.After(time.Now()))
 }
 
 // where says how a person may answer the gate. It holds nothing that a model
 // could answer with: the command asks a person at a terminal.
-func (w *wait) where(g *engine.Gate) string {
+func (w *wait) where(ev *engine.Event) string {
 	accepted := w.server.accepts(w.workflow)
 	switch {
 	case !slices.Contains(accepted, AcceptCLI) && !slices.Contains(accepted, AcceptCLINonInteractive):
 		return "relavium-serve console"
-	case g.Type == "input":
-		return "relavium-serve gate answer " + g.Run + " --value TEXT"
+	case ev.GateType == "input":
+		return "relavium-serve gate answer " + w.run + " --value TEXT"
 	}
-	return "relavium-serve gate approve " + g.Run
+	return "relavium-serve gate approve " + w.run
 }
 
 func (w *wait) waitingLine() string {

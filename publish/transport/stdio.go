@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -23,6 +24,9 @@ const (
 	// nobody reads an answer. With DefaultEOFGrace it stays below the two
 	// seconds in which a server has to be gone after its input ended.
 	leaveGrace = 300 * time.Millisecond
+
+	// settleGrace is how long a request waits for those cancelled before it.
+	settleGrace = time.Second
 )
 
 // Stdio serves one client over a pair of streams, one message per line. Answer
@@ -56,7 +60,7 @@ func (s *Stdio) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	c := &conn{
 		stdio:   s,
 		session: &Session{},
-		flights: map[string]context.CancelCauseFunc{},
+		flights: map[string]*flight{},
 		out:     make(chan outgoing, 64),
 		broken:  make(chan struct{}),
 		gone:    make(chan struct{}),
@@ -127,12 +131,20 @@ type conn struct {
 	requests sync.WaitGroup
 
 	mu      sync.Mutex
-	flights map[string]context.CancelCauseFunc // by idKey, until answered
-	running int                                // requests, until their answer is written
+	flights map[string]*flight // by idKey, until answered
+	leaving []*flight          // cancelled and not yet ended
+	running int                // requests, until their answer is written
 
 	out    chan outgoing
 	broken chan struct{} // closed when a write failed
 	gone   chan struct{} // closed when Serve returns
+}
+
+// flight is one request that is being answered; done is closed when its
+// AnswerFunc returned.
+type flight struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{}
 }
 
 type incoming struct {
@@ -231,14 +243,16 @@ func (c *conn) take(ctx, base context.Context, m incoming) bool {
 // start runs one request in a goroutine of its own.
 func (c *conn) start(ctx, base context.Context, msg message) {
 	rctx, end := context.WithCancelCause(base)
+	f := &flight{cancel: end, done: make(chan struct{})}
 	key := idKey(msg.id)
 	c.mu.Lock()
 	_, twice := c.flights[key]
 	full := c.running >= cmp.Or(c.stdio.MaxInFlight, DefaultMaxInFlight)
 	if !twice && !full {
-		c.flights[key] = end
+		c.flights[key] = f
 		c.running++
 	}
+	before := c.leaving
 	c.mu.Unlock()
 	if twice || full {
 		end(nil)
@@ -251,10 +265,13 @@ func (c *conn) start(ctx, base context.Context, msg message) {
 		return
 	}
 	c.requests.Go(func() {
+		settle(rctx, before)
 		reply := c.stdio.Answer(rctx, c.request(rctx, msg))
 		c.mu.Lock()
 		delete(c.flights, key)
+		c.leaving = slices.DeleteFunc(slices.Clone(c.leaving), func(l *flight) bool { return l == f })
 		c.mu.Unlock()
+		close(f.done)
 		line := replyLine(msg.id, reply)
 		if line != nil && !silenced(rctx) && c.send(line) == nil && reply.Delivered != nil {
 			reply.Delivered()
@@ -264,6 +281,25 @@ func (c *conn) start(ctx, base context.Context, msg message) {
 		c.running--
 		c.mu.Unlock()
 	})
+}
+
+// settle lets the requests that were cancelled before this one was sent end
+// first, so that it finds what their cancel did.
+func settle(ctx context.Context, leaving []*flight) {
+	if len(leaving) == 0 {
+		return
+	}
+	t := time.NewTimer(settleGrace)
+	defer t.Stop()
+	for _, f := range leaving {
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			return
+		}
+	}
 }
 
 // silenced reports whether nothing may be written for a request any more:
@@ -297,10 +333,13 @@ func (c *conn) cancel(params json.RawMessage) {
 		reason = ""
 	}
 	c.mu.Lock()
-	end := c.flights[idKey(field(params, "requestId"))]
+	f := c.flights[idKey(field(params, "requestId"))]
+	if f != nil && !slices.Contains(c.leaving, f) {
+		c.leaving = append(slices.Clone(c.leaving), f)
+	}
 	c.mu.Unlock()
-	if end != nil {
-		end(&CancelledError{Reason: reason})
+	if f != nil {
+		f.cancel(&CancelledError{Reason: reason})
 	}
 }
 
