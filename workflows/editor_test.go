@@ -480,3 +480,39 @@ func schemaKeys(t *testing.T, kind, definitions string) []string {
 	slices.Sort(keys)
 	return keys
 }
+
+// Every file of testdata/bad that breaks a rule which a schema can know is refused
+// by the schema too.
+func TestSchemaRefusesBadFiles(t *testing.T) {
+	t.Parallel()
+	structural := strings.Fields("P10 P11 P12 P14 P15 P16 P17 P19 P21 P22 P26 P31 P32 P33 P34 P35 P36 P37 P38 P39 P40 P42 P43 P47 P49 P52 P53 P54 P55 P56 P57 P65")
+	schema := editorSchema(t, "workflow")
+	files, err := filepath.Glob("testdata/bad/*.relavium.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for _, file := range files {
+		src, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		root, problems := decode(file, src)
+		if root == nil || len(problems) > 0 {
+			continue // not JSON-like: a schema never sees it
+		}
+		_, _, err = Parse(file, src, Options{})
+		all, _ := errors.AsType[Problems](err)
+		i := slices.IndexFunc(all, func(p Problem) bool { return slices.Contains(structural, p.Rule) })
+		if i < 0 {
+			continue
+		}
+		checked++
+		if err := validate(t, schema, file, string(src)); err == nil {
+			t.Errorf("%s: the schema accepts it; %s: %s: %s", file, all[i].Rule, all[i].Where, all[i].What)
+		}
+	}
+	if checked < 20 {
+		t.Errorf("%d files checked, want at least 20", checked)
+	}
+}

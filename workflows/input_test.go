@@ -349,3 +349,83 @@ func TestCompilePattern(t *testing.T) {
 		}
 	}
 }
+
+func FuzzPattern(f *testing.F) {
+	for _, seed := range []string{`^[a-z]+$`, `[^]\u{1F426}\cA\0`, `(?<n>a)|[\s\d]{2,3}`, `[[:alpha:]]`, `\`, `[]a]`, `(?=`, `a{1001}`} {
+		f.Add(seed, "text")
+	}
+	f.Fuzz(func(t *testing.T, pattern, text string) {
+		re, err := compilePattern(pattern)
+		if err != nil {
+			return
+		}
+		re.MatchString(text)
+		// A group of its own must not change what the pattern means.
+		grouped, err := compilePattern("(?:" + pattern + ")")
+		if err != nil {
+			return // at the bound of length or of size
+		}
+		if re.MatchString(text) != grouped.MatchString(text) {
+			t.Fatalf("%q and the same in a group differ on %q", pattern, text)
+		}
+	})
+}
+
+// fileWith is a whole file around some inputs.
+func fileWith(inputs string) []byte {
+	return []byte("schema_version: '1.0'\nworkflow:\n  id: w\n  inputs:\n" + inputs +
+		"  nodes: [{id: start, type: input}]\n  edges: []\n")
+}
+
+// A number keeps its literal from the file to the resolved inputs.
+func TestDefaultsKeepTheirLiterals(t *testing.T) {
+	t.Parallel()
+	w, _, err := Parse("w", fileWith(`    - {name: a, type: number, default: 9007199254740993}
+    - {name: b, type: number, default: 1e3}
+    - {name: c, type: number, default: 1e+20}
+    - {name: d, type: number, default: 123456789123456789123}
+    - {name: e, type: number, default: 1.10}
+    - {name: f, type: string, default: 'no'}
+    - {name: g, type: boolean, default: false}
+`), Options{})
+	if err != nil {
+		t.Fatalf("Parse: %v", err)
+	}
+	got, err := w.ResolveInputs(nil)
+	want := `{"a":9007199254740993,"b":1e3,"c":1e+20,"d":123456789123456789123,"e":1.10,"f":"no","g":false}`
+	if err != nil || string(got) != want {
+		t.Errorf("ResolveInputs = %s, %v, want %s", got, err, want)
+	}
+	for _, bad := range []string{".inf", "-.inf", ".nan", "1_000", "'1'", "true", "0b11"} {
+		if _, _, err := Parse("w", fileWith("    - {name: a, type: number, default: "+bad+"}\n"), Options{}); err == nil {
+			t.Errorf("Parse accepts %s as the default of a number", bad)
+		}
+	}
+}
+
+// What a snapshot restores answers as the file did.
+func TestInputsOfASnapshot(t *testing.T) {
+	t.Parallel()
+	w, _, err := Parse("w", fileWith(`    - {name: lvl, type: number, required: true, validation: {enum: [1, 2, 3.50]}}
+    - {name: code, type: string, default: '{{ inputs.lvl }}', validation: {enum: ['1', 'no'], pattern: '^\w+$', max_length: 4}}
+    - {name: key, type: secret, required: true}
+`), Options{})
+	if err != nil {
+		t.Fatalf("Parse: %v", err)
+	}
+	restored, err := FromSnapshot(w.Snapshot())
+	if err != nil {
+		t.Fatalf("FromSnapshot: %v", err)
+	}
+	for _, args := range []string{`{"lvl":1}`, `{"lvl":3.5,"code":"no"}`, `{"lvl":2}`, `{"lvl":"1"}`, `{"lvl":1,"maxDepth":1}`, `{}`} {
+		got, err := w.ResolveInputs(json.RawMessage(args))
+		again, errAgain := restored.ResolveInputs(json.RawMessage(args))
+		if string(got) != string(again) || (err == nil) != (errAgain == nil) || err != nil && err.Error() != errAgain.Error() {
+			t.Errorf("ResolveInputs(%s) = %s, %v; of the snapshot %s, %v", args, got, err, again, errAgain)
+		}
+	}
+	got, err := restored.ResolveInputs(json.RawMessage(`{"lvl":1}`))
+	if want := `{"lvl":1,"code":"1","key":{"secret":true,"ref":"env:RELAVIUM_INPUT_W_KEY"}}`; err != nil || string(got) != want {
+		t.Errorf("ResolveInputs = %s, %v, want %s", got, err, want)
+	}
+}

@@ -245,3 +245,27 @@ func TestGuarded(t *testing.T) {
 		t.Errorf("guarded = %v, want %s", err, want)
 	}
 }
+
+// Whatever is admitted evaluates within its clock, and no panic of the validator
+// gets out.
+func FuzzSchema(f *testing.F) {
+	for _, seed := range []string{
+		`{"type":"object","properties":{"a":{"$ref":"#/$defs/n"}},"$defs":{"n":{"items":{"$ref":"#"}}}}`, `{"multipleOf":1e-300}`,
+		`{"patternProperties":{"^\\s":false},"unevaluatedProperties":{"not":{}}}`, `{"$schema":"http://json-schema.org/draft-07/schema#","dependencies":{"a":["b"]}}`,
+		`{"uniqueItems":true,"contains":{"const":1},"minContains":2}`, `{"if":{"type":"null"},"then":false,"else":{"enum":[1,"a",[]]}}`, `true`,
+	} {
+		f.Add([]byte(seed), []byte(`{"a":[1,{"a":null}],"b":1e300}`))
+	}
+	f.Fuzz(func(t *testing.T, schema, value []byte) {
+		compiled, err := compileSchema(schema)
+		if err != nil {
+			if strings.Contains(err.Error(), "takes too long") || strings.Contains(err.Error(), "cannot be evaluated") {
+				t.Fatalf("compileSchema(%s): %v", schema, err)
+			}
+			return
+		}
+		if err := compiled.check(value); err != nil && (strings.Contains(err.Error(), "takes too long") || strings.Contains(err.Error(), "cannot be evaluated")) {
+			t.Fatalf("check(%s, %s): %v", schema, value, err)
+		}
+	})
+}
