@@ -3,6 +3,7 @@ package workflows
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"reflect"
 	"strings"
 
@@ -46,9 +47,7 @@ func Schema(kind string) ([]byte, error) {
 	}
 	r.ExpandedStruct = false
 	for _, variant := range variants {
-		for name, def := range r.Reflect(variant).Definitions {
-			schema.Definitions[name] = def
-		}
+		maps.Copy(schema.Definitions, r.Reflect(variant).Definitions)
 	}
 	return json.MarshalIndent(schema, "", "  ")
 }
