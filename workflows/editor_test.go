@@ -465,7 +465,7 @@ func schemaKeys(t *testing.T, kind, definitions string) []string {
 		t.Fatal(err)
 	}
 	var keys []string
-	for _, name := range strings.FieldsSeq(definitions) {
+	for name := range strings.FieldsSeq(definitions) {
 		for key := range doc.Defs[name].Properties {
 			if !slices.Contains(keys, key) {
 				keys = append(keys, key)

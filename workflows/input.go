@@ -63,7 +63,7 @@ func (w *Workflow) ResolveInputs(args json.RawMessage) (json.RawMessage, error) 
 	given := map[string]json.RawMessage{}
 	wrong := &InputError{}
 	if args != nil {
-		members, err := Members(args)
+		members, err := strictMembers(args)
 		if err != nil {
 			wrong.add("", "a JSON object of arguments: "+err.Error())
 			return nil, wrong

@@ -108,7 +108,7 @@ func (u *use) render(s Scope) (string, error) {
 	case value.isText:
 		return value.text, nil
 	}
-	text, err := Compact(value.raw)
+	text, err := compactWide(value.raw)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", u, err)
 	}
@@ -182,7 +182,7 @@ func (f filter) apply(value datum, s Scope) (datum, error) {
 		if value.isText {
 			return textDatum(string(quoteString(value.text))), nil
 		}
-		text, err := Compact(value.raw)
+		text, err := compactWide(value.raw)
 		return textDatum(string(text)), err
 	default:
 		n, err := lengthOf(value)

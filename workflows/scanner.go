@@ -36,6 +36,7 @@ type scanner struct {
 	pos    int
 	out    []byte
 	depth  int
+	levels int // at most
 	sorted bool
 
 	// When not nil, the parts of the outermost value, copied.
@@ -43,15 +44,37 @@ type scanner struct {
 	elements []json.RawMessage
 }
 
-func newScanner(src []byte, sorted bool) (*scanner, error) {
-	s := &scanner{src: src, sorted: sorted}
-	switch {
-	case len(src) > maxValueBytes:
+// newScanner reads a value with the bounds of what comes from outside.
+func newScanner(src []byte) (*scanner, error) {
+	if len(src) > maxValueBytes {
 		return nil, &valueError{offset: maxValueBytes, what: "more than 4 MiB"}
-	case !utf8.Valid(src):
+	}
+	s, err := newWideScanner(src)
+	if err == nil {
+		s.levels = maxValueDepth
+	}
+	return s, err
+}
+
+// newWideScanner reads what was put together from values that were checked: it may
+// be of any size and twice as deep.
+func newWideScanner(src []byte) (*scanner, error) {
+	if !utf8.Valid(src) {
 		return nil, &valueError{offset: invalidAt(src), what: "not UTF-8"}
 	}
-	return s, nil
+	return &scanner{src: src, levels: 2 * maxValueDepth}, nil
+}
+
+// compactWide is Compact without its bounds on size and with twice its depth.
+func compactWide(value json.RawMessage) (json.RawMessage, error) {
+	s, err := newWideScanner(value)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.whole(); err != nil {
+		return nil, err
+	}
+	return s.out, nil
 }
 
 func invalidAt(src []byte) int {
@@ -66,10 +89,11 @@ func invalidAt(src []byte) int {
 }
 
 func scanValue(src []byte, sorted bool) ([]byte, error) {
-	s, err := newScanner(src, sorted)
+	s, err := newScanner(src)
 	if err != nil {
 		return nil, err
 	}
+	s.sorted = sorted
 	if err := s.whole(); err != nil {
 		return nil, err
 	}
@@ -139,8 +163,8 @@ func (s *scanner) value() error {
 }
 
 func (s *scanner) nested(read func() error) error {
-	if s.depth == maxValueDepth {
-		return s.fail("more than 64 levels")
+	if s.depth == s.levels {
+		return s.fail("more than " + strconv.Itoa(s.levels) + " levels")
 	}
 	s.depth++
 	err := read()

@@ -32,12 +32,27 @@ type Member struct {
 }
 
 // Members splits a JSON object into its members, in written order. It refuses what
-// Compact refuses, and any value that is not an object.
+// Compact refuses and any value that is not an object; only size and depth are
+// wider, since it also splits objects put together from checked values: any size,
+// 128 levels.
 func Members(object json.RawMessage) ([]Member, error) {
-	s, err := newScanner(object, false)
+	s, err := newWideScanner(object)
 	if err != nil {
 		return nil, err
 	}
+	return s.split()
+}
+
+// strictMembers is Members with all bounds of Compact.
+func strictMembers(object json.RawMessage) ([]Member, error) {
+	s, err := newScanner(object)
+	if err != nil {
+		return nil, err
+	}
+	return s.split()
+}
+
+func (s *scanner) split() ([]Member, error) {
 	s.space()
 	if s.peek() != '{' {
 		return nil, s.fail("not an object")
@@ -73,7 +88,7 @@ func Object(members []Member) json.RawMessage {
 
 // elements splits a JSON array.
 func elements(array json.RawMessage) ([]json.RawMessage, error) {
-	s, err := newScanner(array, false)
+	s, err := newWideScanner(array)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +110,7 @@ func quoteString(s string) json.RawMessage {
 
 // stringValue decodes a JSON string; ok is false for any other value.
 func stringValue(value json.RawMessage) (text string, ok bool) {
-	s, err := newScanner(value, false)
+	s, err := newWideScanner(value)
 	if err != nil {
 		return "", false
 	}

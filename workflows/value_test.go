@@ -122,6 +122,31 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// What holds the largest values can still be split, and shown in a template.
+func TestMembersAreWide(t *testing.T) {
+	t.Parallel()
+	deep := strings.Repeat("[", 64) + strings.Repeat("]", 64)
+	big := `"` + strings.Repeat("a", 3<<20) + `"`
+	object := Object([]Member{{"deep", json.RawMessage(deep)}, {"a", json.RawMessage(big)}, {"b", json.RawMessage(big)}})
+	got, err := Members(object)
+	if err != nil || len(got) != 3 || string(got[0].Value) != deep || string(got[2].Value) != big {
+		t.Errorf("Members of a large object: %d, %v", len(got), err)
+	}
+	s := Scope{Output: func(string) (json.RawMessage, bool) { return object, true }}
+	text, err := mustTemplate(t, `{{ run.outputs["n"].b }}{{ run.outputs["n"].deep }}`).Render(s)
+	if want := strings.Trim(big, `"`) + deep; err != nil || text != want {
+		t.Errorf("Render = %d bytes, %v, want %d", len(text), err, len(want))
+	}
+	tooDeep := strings.Repeat(`{"a":`, 129) + "1" + strings.Repeat("}", 129)
+	if _, err := Members(json.RawMessage(tooDeep)); err == nil || !strings.Contains(err.Error(), "more than 128 levels") {
+		t.Errorf("Members of 129 levels: %v", err)
+	}
+	args := Object([]Member{{"a", json.RawMessage("[" + deep + "]")}})
+	if _, err := (&Workflow{ID: "w"}).ResolveInputs(args); err == nil || !strings.Contains(err.Error(), "more than 64 levels") {
+		t.Errorf("ResolveInputs of 66 levels: %v", err)
+	}
+}
+
 func TestObject(t *testing.T) {
 	t.Parallel()
 	got := string(Object([]Member{{`a"<`, json.RawMessage(`1.0`)}, {"b\xff", nil}}))
