@@ -300,7 +300,7 @@ func TestFromSnapshotRefuses(t *testing.T) {
 	t.Parallel()
 	for _, src := range []string{
 		"", "null", "[]", "{}", `{"workflow":{}}`, `{"workflow":{},"agents":[]}`, `{"workflow":[],"agents":[]} x`, `{"workflow":`,
-		`{"workflow":{"schema_version":"1.0","workflow":{"id":"a","agents":[{"$ref":"x"}],"nodes":[{"id":"n","type":"agent","agent_ref":"x"}],"edges":[]}},"agents":[]}`,
+		`{"workflow":{"schema_version":"1.0","workflow":{"id":"a","nodes":[{"id":"n","type":"input"}],"edges":[{"from":"n","to":"m"}]}},"agents":[]}`,
 		`{"workflow":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `,"agents":[]}`,
 	} {
 		if w, err := FromSnapshot(json.RawMessage(src)); err == nil {

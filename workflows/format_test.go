@@ -199,13 +199,16 @@ func TestOptionsAreOptional(t *testing.T) {
 	t.Parallel()
 	for _, src := range []string{
 		"nodes: [{id: a, type: agent, agent_ref: stranger}]\nedges: []",
-		"agents: [{$ref: nowhere.agent.yaml}]",
+		"agents: [{$ref: nowhere.agent.yaml}]\nnodes: [{id: a, type: agent, agent_ref: nowhere}]\nedges: []",
 		"agents: [{id: wader, provider: anthropic, model: m-1, system_prompt: hi, mcp_servers: [{ref: unknown}, " +
 			"{id: a, transport: stdio, command: x, env: {NODE_OPTIONS: x}}, {id: b, transport: http, url: 'https://10.0.0.1'}]}]",
 	} {
-		if _, _, err := Parse("f", fragment(src), Options{}); err != nil {
+		w, _, err := Parse("f", fragment(src), Options{})
+		if err != nil {
 			t.Errorf("Parse(%s) = %v, want a workflow", src, err)
+			continue
 		}
+		checkRoundTrip(t, w)
 	}
 }
 

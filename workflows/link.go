@@ -77,11 +77,7 @@ func (c *checker) registered(d *draft, id string, source nodeSource) (*Agent, bo
 	doc := (*item)(nil)
 	switch {
 	case c.restored:
-		for _, n := range c.frozen {
-			if v := n.member("id"); v != nil && v.text == id {
-				doc = n
-			}
-		}
+		doc = c.kept("", id)
 	case c.opt.Registry != nil:
 		if a, ok := c.opt.Registry(id); ok && a != nil && a.ID == id {
 			doc = agentItem(a)
@@ -96,7 +92,7 @@ func (c *checker) registered(d *draft, id string, source nodeSource) (*Agent, bo
 		p.Line, p.Col = source.item.line, source.item.col
 		c.problems = append(c.problems, p)
 	}
-	d.external = append(d.external, &a)
+	d.external = append(d.external, externalAgent{agent: &a})
 	d.workflow.Agents = append(d.workflow.Agents, a)
 	d.agents = append(d.agents, agentSource{item: source.item, where: where, file: c.file})
 	return &a, true

@@ -208,7 +208,7 @@ func (l *loader) read(p *project, f found) {
 }
 
 func readFileAt(name string) ([]byte, error) {
-	if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() {
+	if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() { //nolint:gosec // a file that the caller's folders hold
 		return nil, errUnreadable
 	}
 	f, err := os.Open(name) //nolint:gosec // a file that the caller's folders hold

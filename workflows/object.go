@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // A checker reads the items of one file and collects what is wrong with them.
@@ -303,7 +304,7 @@ func (c *checker) template(n *item, where string) *Template {
 	if err != nil {
 		what := "malformed template"
 		if bad, ok := errors.AsType[*templateError](err); ok {
-			what = fmt.Sprintf("malformed template at character %d: %s", bad.offset+1, bad.what)
+			what = fmt.Sprintf("malformed template at character %d: %s", 1+utf8.RuneCountInString(s[:min(bad.offset, len(s))]), bad.what)
 		}
 		c.add(n, "P63", where, what, "")
 		return nil

@@ -82,17 +82,48 @@ func (c *checker) finish(d *draft, root *item) (*Workflow, Problems, error) {
 	return w, warnings, nil
 }
 
-func snapshotOf(root *item, external []*Agent) json.RawMessage {
+// snapshotOf holds the document and the agents from outside it. An agent that the
+// document refers to by path carries that path.
+func snapshotOf(root *item, external []externalAgent) json.RawMessage {
 	n := &item{kind: mapItem}
 	n.set("workflow", root)
-	n.set("agents", listOf(external, agentItem))
+	n.set("agents", listOf(external, func(e externalAgent) *item {
+		doc := &item{kind: mapItem}
+		if e.ref != "" {
+			doc.set("$ref", textItem(e.ref))
+		}
+		doc.set("agent", agentItem(e.agent))
+		return doc
+	}))
 	return n.json()
+}
+
+// An externalAgent is an agent of a file, by $ref, or of the registry.
+type externalAgent struct {
+	ref   string // "" for the registry
+	agent *Agent
+}
+
+// kept finds an agent of the snapshot that is read: by its path or, if ref is
+// empty, by its id. It is nil when there is none.
+func (c *checker) kept(ref, id string) *item {
+	for _, n := range c.frozen {
+		doc := n.member("agent")
+		path := n.member("$ref")
+		switch {
+		case ref != "" && path != nil && path.text == ref:
+			return doc
+		case ref == "" && path == nil && doc.member("id") != nil && doc.member("id").text == id:
+			return doc
+		}
+	}
+	return nil
 }
 
 // A draft is a workflow while it is checked, with the items its parts came from.
 type draft struct {
 	workflow *Workflow
-	external []*Agent // agents that are not inline, as the snapshot keeps them
+	external []externalAgent // agents that are not inline, as the snapshot keeps them
 	agents   []agentSource
 	nodes    []nodeSource
 	edges    []edgeSource

@@ -36,7 +36,7 @@ func (c *checker) agents(d *draft, o *object) {
 			d.partialAgents = true
 			continue
 		}
-		d.external = append(d.external, a)
+		d.external = append(d.external, externalAgent{ref: n.member("$ref").text, agent: a})
 		c.addAgent(d, *a, source, n)
 	}
 }
@@ -61,17 +61,15 @@ func (c *checker) reference(n *item, where string) (*Agent, agentSource) {
 	at := o.get("$ref")
 	var none agentSource
 	switch {
-	case c.restored:
-		if len(c.frozen) == 0 {
-			c.add(n, "P71", where, "dangling_ref: the agent is not in the snapshot", "")
-			return nil, none
-		}
-		doc := c.frozen[0]
-		c.frozen = c.frozen[1:]
-		a := c.agent(doc, where)
-		return &a, agentSource{item: doc, where: where, file: c.file}
 	case !ok:
 		return nil, none
+	case c.restored:
+		doc := c.kept(ref, "")
+		if doc == nil { // it was not read when the file was
+			return nil, none
+		}
+		a := c.agent(doc, where)
+		return &a, agentSource{item: doc, where: where, file: c.file}
 	case path.IsAbs(ref) || strings.ContainsAny(ref, "\\:\x00"):
 		c.add(at, "P13", o.at("$ref"), "want a path relative to the workflow file", "use / between folders")
 		return nil, none

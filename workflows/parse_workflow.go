@@ -118,9 +118,9 @@ func (c *checker) inputs(d *draft, o *object) {
 // twice reports a name that was given before, on the line.
 func (c *checker) twice(n *item, rule, where, what string, line int) {
 	at := ""
-	switch {
-	case line == 0:
-	case line == n.line:
+	switch line {
+	case 0:
+	case n.line:
 		at = fmt.Sprintf(" on line %d", line)
 	default:
 		at = fmt.Sprintf(" on lines %d and %d", line, n.line)
