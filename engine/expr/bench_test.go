@@ -1,13 +1,36 @@
 package expr
 
-import "testing"
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
 
 func BenchmarkEval(b *testing.B) {
-	s := New(0)
-	sc := Scope{Inputs: []byte(`{"x":1}`), Outputs: []Output{{"z", []byte(`1`)}, {"n", []byte(`{"k":[1]}`)}}}
-	for b.Loop() {
-		if _, err := s.Eval(b.Context(), `{a: inputs.x, b: run.outputs["n"].k}`, sc); err != nil {
-			b.Fatal(err)
+	var list strings.Builder
+	for i := range 60 {
+		if i > 0 {
+			list.WriteByte(',')
 		}
+		fmt.Fprintf(&list, `{"id":"item-%03d","score":%d,"tags":["alpha","beta"],"text":"%s"}`, i, i%10, strings.Repeat("lorem ipsum ", 7))
+	}
+	scope := Scope{
+		Inputs:  json.RawMessage(`{"name":"tern"}`),
+		Outputs: []Output{{"x", json.RawMessage(`{"score":6.5}`)}, {"items", json.RawMessage("[" + list.String() + "]")}},
+	}
+	for _, bb := range []struct{ name, source string }{
+		{"small", `{hello: inputs.name}`},
+		{"lazy", `run.outputs["x"].score < 7`},
+		{"filter-map", `run.outputs.items.filter(i => i.score > 5).map(i => i.id).length`},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			s := New(0)
+			for b.Loop() {
+				if _, err := s.Eval(b.Context(), bb.source, scope); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -1,7 +1,6 @@
 package expr
 
 import (
-	"strings"
 	"unicode/utf8"
 
 	"modernc.org/quickjs"
@@ -15,10 +14,7 @@ func Compile(source string) error {
 		return err
 	}
 	_, err = compile(vm, source)
-	if closing := vm.Close(); err == nil {
-		err = closing
-	}
-	return err
+	return join(err, vm.Close())
 }
 
 // compile returns the code of a function without parameters that yields the value
@@ -36,14 +32,6 @@ func compile(vm *quickjs.VM, source string) ([]byte, error) {
 		return nil, &Error{ReasonSyntax}
 	}
 	return code, nil
-}
-
-// reachesMath reports whether the expression can get at the Math object. Without its
-// name, without this or globalThis and without an escape that could spell one of
-// them there is no way to it, and it need not be frozen.
-func reachesMath(source string) bool {
-	return strings.Contains(source, "Math") || strings.Contains(source, "this") || // or globalThis
-		strings.Contains(source, "This") || strings.Contains(source, `\`)
 }
 
 // code is compile with what was compiled before kept. The code holds no state: a

@@ -39,3 +39,14 @@ func (e *Error) Error() string {
 
 // Retryable reports whether a second evaluation may end otherwise: only a timeout may.
 func (e *Error) Retryable() bool { return e.Reason == ReasonTimeout }
+
+// final reports whether the reason stands whenever it is found; the others may be
+// what an interrupt looks like from inside.
+func (e *Error) final() bool {
+	switch e.Reason {
+	case ReasonNonSerializable, ReasonResultType, ReasonScope, ReasonSyntax:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,55 +1,107 @@
-// Runs first in every machine. Its top-level constants are all that an
-// expression sees beside the language; its value is the function that runs the
-// expression. It keeps every builtin it needs, so that nothing an expression
-// replaces changes what it does.
-const {inputs, ctx, run/*, branches*/} = (() => {
+// Runs first in every machine, before the scope is known; its value is the function
+// that runs the expression. It keeps every builtin it needs, so that nothing an
+// expression replaces changes what it does.
+(() => {
   'use strict';
-  const g = globalThis, host = g.__host, {parse, stringify} = JSON, {isArray} = Array;
+  const g = globalThis, host = g.__host, {parse, stringify} = JSON, {isArray} = Array, {apply} = Reflect;
   const {create, defineProperty, freeze, getOwnPropertyDescriptor, getPrototypeOf, keys} = Object;
-  const internal = InternalError.prototype, {toStringTag} = Symbol;
-  const {apply} = Reflect, tagOf = Object.prototype.toString;
+  const tagOf = Object.prototype.toString, internal = InternalError.prototype, {toStringTag, match} = Symbol;
   const unbox = [Number.prototype.valueOf, String.prototype.valueOf, Boolean.prototype.valueOf,
     BigInt.prototype.valueOf, Symbol.prototype.valueOf];
-  const unreachable = {value: undefined, writable: false, configurable: false};
+  const text = String, Range = RangeError, none = [], nothing = {value: undefined, writable: false, configurable: false};
 
+  // What an expression has no use for, or could tell the time, compile text or
+  // run later with.
   for (const p of [getPrototypeOf(() => {}), getPrototypeOf(async () => {}), getPrototypeOf(function* () {}),
-    getPrototypeOf(async function* () {}), Promise.prototype]) defineProperty(p, 'constructor', unreachable);
-  delete Iterator.prototype.drop;
+    getPrototypeOf(async function* () {}), Promise.prototype]) defineProperty(p, 'constructor', nothing);
   for (const name of ['difference', 'intersection', 'isDisjointFrom', 'isSubsetOf', 'isSupersetOf',
     'symmetricDifference', 'union']) delete Set.prototype[name];
+  delete Iterator.prototype.drop;
+  delete Math.random;
+  freeze(Math);
   for (const name of ['__host', 'ArrayBuffer', 'Atomics', 'BigInt64Array', 'BigUint64Array', 'DataView', 'Date',
     'FinalizationRegistry', 'Float16Array', 'Float32Array', 'Float64Array', 'Function', 'Int16Array', 'Int32Array',
     'Int8Array', 'Iterator', 'Promise', 'Proxy', 'Reflect', 'SharedArrayBuffer', 'Uint16Array', 'Uint32Array',
     'Uint8Array', 'Uint8ClampedArray', 'WeakRef', 'eval']) delete g[name];
 
-  // The engine looks at the clock between steps of the expression, not inside a
-  // builtin. One that walks a length or searches a text is therefore bounded here.
-  const bound = (owner, name, check) => {
-    const builtin = owner[name];
-    owner[name] = {[name](...args) {
-      check(this, args);
-      return apply(builtin, this, args);
-    }}[name];
+  // The engine looks at the clock between the steps of an expression, not inside a
+  // builtin. One that walks a length or searches a text is therefore bounded here:
+  // memory holds at most two million elements, so a longer array is all holes.
+  const longest = 4194304, longestSearch = 1073741824;
+  const replace = (owner, name, f) => {
+    defineProperty(owner, name, {value: f, writable: true, enumerable: false, configurable: true});
   };
-  const tooLong = (v) => {
+  const bounded = (v) => {
     if (isArray(v)) {
-      if (v.length > 4194304) throw new RangeError('array too long');
-    } else if (typeof v === 'object' && v !== null || typeof v === 'function') {
-      for (let o = v; o !== null; o = getPrototypeOf(o)) {
-        const d = getOwnPropertyDescriptor(o, 'length');
-        if (!d) continue;
-        if (d.get || d.set || typeof d.value === 'object' || +d.value > 4194304) throw new RangeError('array too long');
-        break;
+      if (v.length > longest) throw new Range('array too long');
+      return;
+    }
+    if (typeof v !== 'function' && (typeof v !== 'object' || v === null)) return;
+    for (let o = v; o !== null; o = getPrototypeOf(o)) {
+      const d = getOwnPropertyDescriptor(o, 'length');
+      if (!d) continue;
+      const n = d.value;
+      if (d.get || d.set || typeof n === 'function' || typeof n === 'object' && n !== null || +n > longest) {
+        throw new Range('array too long');
       }
+      return;
     }
   };
-  for (const name of ['copyWithin', 'every', 'fill', 'filter', 'flat', 'flatMap', 'forEach', 'includes', 'indexOf',
-    'join', 'lastIndexOf', 'map', 'reduce', 'reduceRight', 'reverse', 'shift', 'slice', 'some', 'sort', 'splice',
-    'toLocaleString', 'unshift']) bound(Array.prototype, name, tooLong);
-  const scope = parse(host(-1)), {ids} = scope;
-  if (scope.math) {
-    delete Math.random;
-    freeze(Math);
+  for (const name of ['copyWithin', 'every', 'fill', 'filter', 'forEach', 'includes', 'indexOf', 'join', 'lastIndexOf',
+    'map', 'reduce', 'reduceRight', 'reverse', 'shift', 'slice', 'some', 'sort', 'splice', 'toLocaleString', 'unshift']) {
+    const builtin = Array.prototype[name];
+    replace(Array.prototype, name, {[name](...args) {
+      bounded(this);
+      return apply(builtin, this, args);
+    }}[name]);
+  }
+  const {concat} = Array.prototype, {map} = Array.prototype;
+  const flatten = (to, from, depth) => {
+    for (let i = 0, n = from.length; i < n; i++) {
+      if (!(i in from)) continue;
+      const x = from[i];
+      if (depth >= 1 && isArray(x)) flatten(to, x, depth - 1);
+      else to[to.length] = x;
+    }
+    return to;
+  };
+  const {raw} = String;
+  for (const f of [
+    {concat(...args) {
+      bounded(this);
+      for (let i = 0; i < args.length; i++) bounded(args[i]);
+      return apply(concat, this, args);
+    }},
+    {flat(depth = 1) {
+      return flatten([], this, +depth);
+    }},
+    {flatMap(f, self) {
+      return flatten([], apply(map, this, [f, self]), 1);
+    }},
+  ]) for (const name of keys(f)) replace(Array.prototype, name, f[name]);
+  replace(String, 'raw', {raw(strings, ...args) {
+    bounded(strings.raw);
+    return apply(raw, text, [strings, ...args]);
+  }}.raw);
+  replace(JSON, 'stringify', {stringify(v, replacer, space) {
+    if (isArray(replacer)) bounded(replacer);
+    return stringify(v, replacer, space);
+  }}.stringify);
+  for (const name of ['includes', 'indexOf', 'lastIndexOf', 'replace', 'replaceAll', 'split']) {
+    const builtin = String.prototype[name];
+    replace(String.prototype, name, {[name](...args) {
+      const needle = args[0];
+      if (this === null || this === undefined || typeof needle === 'object' && needle !== null && needle[match] !== undefined) {
+        return apply(builtin, this, args);
+      }
+      const all = text(this);
+      if (args.length > 0) args[0] = text(needle);
+      if (all.length > 65536 && args.length > 0 && all.length * args[0].length > longestSearch) {
+        throw new Range('text too long');
+      }
+      if (needle === undefined && name === 'split') args[0] = undefined;
+      return apply(builtin, all, args);
+    }}[name]);
   }
 
   const deepFreeze = (v) => {
@@ -68,26 +120,33 @@ const {inputs, ctx, run/*, branches*/} = (() => {
     return freeze(v);
   };
 
-  const outputs = create(create(Object.prototype, {constructor: unreachable}));
-  for (let i = 0; i < ids.length; i++) {
-    let value, bound = false;
-    defineProperty(outputs, ids[i], {enumerable: true, configurable: true, get: () => {
-      if (!bound) {
-        const v = parse(host(i));
-        value = typeof v === 'object' && v !== null ? deepFreeze(v) : v;
-        bound = true;
-        host(-2);
-      }
-      return value;
-    }});
-  }
-  deepFreeze(scope.inputs);
-  deepFreeze(scope.ctx);
-  if (scope.branches) deepFreeze(scope.branches);
-  scope.run = freeze({outputs: freeze(outputs)});
+  // Called once, by the script that declares the scope.
+  g.__scope = () => {
+    delete g.__scope;
+    const scope = parse(host(-1)), {ids} = scope;
+    const outputs = create(create(Object.prototype, {constructor: nothing}));
+    for (let i = 0; i < ids.length; i++) {
+      let value, read = false;
+      defineProperty(outputs, ids[i], {enumerable: true, configurable: true, get: () => {
+        if (!read) {
+          const v = parse(host(i));
+          value = typeof v === 'object' && v !== null ? deepFreeze(v) : v;
+          read = true;
+          host(-2);
+        }
+        return value;
+      }});
+    }
+    deepFreeze(scope.inputs);
+    deepFreeze(scope.ctx);
+    if (scope.branches) deepFreeze(scope.branches);
+    scope.run = freeze({outputs: freeze(outputs)});
+    return scope;
+  };
 
-  // What JSON.stringify does not refuse by itself. this is the holder of the value.
-  const refused = {}, none = [], path = new Array(65).fill(null);
+  // check refuses what JSON.stringify would drop, convert or fail on in words of
+  // its own. this is the holder of the value.
+  const refused = {}, path = new Array(65).fill(null);
   let depth = 0;
   const boxed = (v) => {
     for (let i = 0; i < 5; i++) {
@@ -132,7 +191,8 @@ const {inputs, ctx, run/*, branches*/} = (() => {
 
   const fault = (e) => {
     if (e === refused) return 'n';
-    if (typeof e === 'object' && e !== null && getPrototypeOf(e) === internal) {
+    if (e === null) return 'o';
+    if (typeof e === 'object' && getPrototypeOf(e) === internal) {
       const message = getOwnPropertyDescriptor(e, 'message');
       if (message && message.value === 'stack overflow') return 'k';
       if (message && message.value === 'out of memory') return 'm';
@@ -141,7 +201,7 @@ const {inputs, ctx, run/*, branches*/} = (() => {
   };
 
   // The first letter of the answer says what the rest is.
-  g.__out = (expression, mode) => {
+  return (expression, mode) => {
     try {
       const v = expression();
       switch (mode) {
@@ -156,10 +216,4 @@ const {inputs, ctx, run/*, branches*/} = (() => {
       return fault(e);
     }
   };
-  return scope;
-})();
-(() => {
-  const out = globalThis.__out;
-  delete globalThis.__out;
-  return out;
 })();

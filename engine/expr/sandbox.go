@@ -2,41 +2,23 @@ package expr
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 
 	"modernc.org/quickjs"
 )
 
-// Bounds of one evaluation.
-const (
-	evalTimeout    = 1000 * time.Millisecond
-	preludeTimeout = 2 * time.Second
-	memoryLimit    = 32 << 20 // bytes
-	stackLimit     = 1000     // nested calls, not bytes
-	maxSource      = 64 << 10 // bytes; the parser looks ahead at every bracket
-	maxScope       = 8 << 20  // bytes of JSON that one evaluation reads
-	maxDepth       = 64       // levels of a value, in scope and result
-	maxResult      = 1 << 20  // bytes
-	maxCompiled    = 4 << 20  // bytes of compiled expressions kept
-)
-
-//go:embed prelude.js
-var preludeSource string
-
 // A Sandbox evaluates expressions and bounds how many run at once. One serves the
 // whole process; it is safe for concurrent use and needs no closing.
 type Sandbox struct {
 	slots   chan struct{}
+	spares  chan *machine // made and not used yet
 	timeout time.Duration
-	// The prelude without and with branches, compiled at the first use.
-	prelude, mergePrelude func() ([]byte, error)
+	scripts func() (scripts, error)
 
 	mu       sync.Mutex
 	compiled map[string][]byte
@@ -49,62 +31,30 @@ func New(concurrency int) *Sandbox {
 	if concurrency <= 0 {
 		concurrency = 2
 	}
-	return &Sandbox{
-		slots:   make(chan struct{}, concurrency),
-		timeout: evalTimeout,
-		prelude: sync.OnceValues(func() ([]byte, error) { return compilePrelude(preludeSource) }),
-		mergePrelude: sync.OnceValues(func() ([]byte, error) {
-			return compilePrelude(strings.Replace(preludeSource, "/*, branches*/", ", branches", 1))
-		}),
+	s := &Sandbox{
+		slots:    make(chan struct{}, concurrency),
+		spares:   make(chan *machine, concurrency),
+		timeout:  evalTimeout,
+		scripts:  sync.OnceValues(compileScripts),
 		compiled: make(map[string][]byte),
 	}
+	runtime.AddCleanup(s, closeSpares, s.spares)
+	return s
 }
 
-func compilePrelude(source string) ([]byte, error) {
-	vm, err := newVM()
-	if err != nil {
-		return nil, err
-	}
-	code, err := vm.Compile(source, quickjs.EvalGlobal)
-	if closing := vm.Close(); err == nil {
-		err = closing
-	}
-	return code, err
-}
-
-func newVM() (*quickjs.VM, error) {
-	vm, err := quickjs.NewVM()
-	if err != nil {
-		return nil, fmt.Errorf("expr: %w", err)
-	}
-	vm.SetMemoryLimit(memoryLimit)
-	vm.SetMaxStackSize(stackLimit)
-	return vm, nil
-}
-
-// Tags of an answer; prelude.js writes them.
-const (
-	tagValue = 'v'
-	tagTrue  = 't'
-	tagFalse = 'f'
-)
-
-// reason is the reason that a tag stands for.
-func reason(tag byte) string {
-	switch tag {
-	case 'n':
-		return ReasonNonSerializable
-	case 'y':
-		return ReasonResultType
-	case 'k':
-		return ReasonStack
-	case 'm':
-		return ReasonMemory
-	default:
-		return ReasonRuntime
+func closeSpares(spares chan *machine) {
+	for {
+		select {
+		case m := <-spares:
+			m.close() //nolint:errcheck,gosec // it frees memory and has nobody to tell
+		default:
+			return
+		}
 	}
 }
 
+// evaluate runs the expression in a machine of its own. The slot is held until the
+// machine's memory is free, which the caller does not wait for.
 func (s *Sandbox) evaluate(ctx context.Context, source string, scope Scope, mode int) (tag byte, value json.RawMessage, err error) {
 	if ctx.Err() != nil {
 		return 0, nil, context.Cause(ctx)
@@ -114,9 +64,13 @@ func (s *Sandbox) evaluate(ctx context.Context, source string, scope Scope, mode
 	case <-ctx.Done():
 		return 0, nil, context.Cause(ctx)
 	}
-	defer func() { <-s.slots }()
-
-	tag, value, err = s.run(ctx, source, scope, mode)
+	m, err := s.machine()
+	if err != nil {
+		<-s.slots
+		return 0, nil, err
+	}
+	tag, value, err = s.run(ctx, m, source, scope, mode)
+	go s.renew(m)
 	if ctx.Err() != nil {
 		// A cancel is told before a timeout, and before a value that came too late.
 		return 0, nil, context.Cause(ctx)
@@ -124,54 +78,89 @@ func (s *Sandbox) evaluate(ctx context.Context, source string, scope Scope, mode
 	return tag, value, err
 }
 
-// run evaluates in a machine of its own. Panics of the transpiled engine, memory
+// machine is a spare one, or a new one.
+func (s *Sandbox) machine() (*machine, error) {
+	select {
+	case m := <-s.spares:
+		return m, nil
+	default:
+	}
+	code, err := s.scripts()
+	if err != nil {
+		return nil, err
+	}
+	return newMachine(code)
+}
+
+// renew frees a used machine, and then its slot, and makes a spare one.
+func (s *Sandbox) renew(used *machine) {
+	used.close() //nolint:errcheck,gosec // it frees memory and has nobody to tell
+	<-s.slots
+	if len(s.spares) == cap(s.spares) {
+		return
+	}
+	code, err := s.scripts()
+	if err != nil {
+		return
+	}
+	m, err := newMachine(code)
+	if err != nil {
+		return // whoever needs one tries again and is told
+	}
+	select {
+	case s.spares <- m:
+	default:
+		m.close() //nolint:errcheck,gosec // as above
+	}
+}
+
+// run evaluates in m, which is used up. Panics of the transpiled engine, memory
 // faults among them, become a runtime error: no expression may end the process.
-func (s *Sandbox) run(ctx context.Context, source string, scope Scope, mode int) (tag byte, value json.RawMessage, err error) {
+func (s *Sandbox) run(ctx context.Context, m *machine, source string, scope Scope, mode int) (tag byte, value json.RawMessage, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if recover() != nil {
 			tag, value, err = 0, nil, &Error{ReasonRuntime}
 		}
 	}()
-	vm, err := newVM()
-	if err != nil {
-		return 0, nil, err
-	}
-	defer func() {
-		if closing := vm.Close(); err == nil {
-			err = closing
-		}
-	}()
-	defer interruptOn(ctx, vm)()
+	defer m.end()
+	defer interruptOn(ctx, m)()
 
-	code, err := s.code(vm, source)
+	code, err := s.code(m.vm, source)
 	if err != nil {
 		return 0, nil, err
 	}
-	m, err := s.bind(vm, source, scope)
-	if err != nil {
+	if err := m.bind(s, scope); err != nil {
 		return 0, nil, err
 	}
-	defer m.out.Free()
-	expression, err := vm.EvalBytecodeValue(code)
+	expression, err := m.vm.EvalBytecodeValue(code)
 	if err != nil {
 		return 0, nil, &Error{ReasonRuntime}
 	}
 	defer expression.Free()
 
-	if err := vm.SetEvalTimeout(s.timeout); err != nil {
-		return 0, nil, fmt.Errorf("expr: %w", err)
+	if err := m.vm.SetEvalTimeout(s.timeout); err != nil {
+		return 0, nil, err
 	}
 	start := time.Now()
-	answer, err := m.out.Call(quickjs.UndefinedValue, expression, mode)
-	if err != nil {
-		return 0, nil, &Error{thrown(err, time.Since(start) >= s.timeout)}
+	clock := time.AfterFunc(s.timeout+grace, m.starve)
+	answer, err := m.run.Call(quickjs.UndefinedValue, expression, mode)
+	clock.Stop()
+	over := time.Since(start) >= s.timeout
+	if late := m.end(); err != nil || late {
+		return 0, nil, &Error{thrown(err, late || over)}
 	}
-	return m.read(answer)
+	tag, value, err = m.read(answer, source)
+	if e, ok := errors.AsType[*Error](err); ok && over && !e.final() {
+		// The interrupt came while a generator was being closed, which
+		// makes an exception of it that the prelude sees.
+		return 0, nil, &Error{ReasonTimeout}
+	}
+	return tag, value, err
 }
 
 // interruptOn stops the machine when ctx ends. The returned func ends the watch.
-func interruptOn(ctx context.Context, vm *quickjs.VM) func() {
+func interruptOn(ctx context.Context, m *machine) func() {
 	done, ended := make(chan struct{}), make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
@@ -180,7 +169,7 @@ func interruptOn(ctx context.Context, vm *quickjs.VM) func() {
 		ask := time.NewTicker(5 * time.Millisecond)
 		defer ask.Stop()
 		for {
-			vm.Interrupt()
+			m.interrupt()
 			select {
 			case <-done:
 				return
@@ -198,11 +187,11 @@ func interruptOn(ctx context.Context, vm *quickjs.VM) func() {
 
 // thrown is the reason of what came out of the machine past the prelude's own
 // catch: an interrupt, or memory that ran out even there. late is whether the time
-// limit has passed; only both together are a timeout.
+// is over; an interrupt is a timeout only then.
 func thrown(err error, late bool) string {
 	js, ok := errors.AsType[*quickjs.Error](err)
 	switch {
-	case ok && js.Message == "interrupted" && late:
+	case late && (!ok || js.Message == "interrupted" || js.Name == "InternalError" || js.Name == ""):
 		return ReasonTimeout
 	case ok && js.Message == "stack overflow":
 		return ReasonStack

@@ -3,7 +3,7 @@ package expr
 import (
 	"encoding/json"
 	"errors"
-	"strconv"
+	"strings"
 
 	"modernc.org/quickjs"
 )
@@ -16,50 +16,60 @@ const (
 
 var errRefused = errors.New("expr: scope refused")
 
-// A machine is one VM with its scope bound.
-type machine struct {
-	vm      *quickjs.VM
-	out     quickjs.Value // of the prelude: runs an expression, gives its answer
-	outputs []Output
-	names   []byte // the answer to askScope
-	size    int    // bytes handed over
-	pending bool   // an output was handed over and is not parsed yet
-	refused bool   // an output was not handed over
+// Tags of an answer; prelude.js writes them.
+const (
+	tagValue = 'v'
+	tagTrue  = 't'
+	tagFalse = 'f'
+	tagNull  = 'o' // null was thrown: by the expression, or for want of memory for an error
+)
+
+// reason is the reason that a tag stands for.
+func reason(tag byte) string {
+	switch tag {
+	case 'n':
+		return ReasonNonSerializable
+	case 'y':
+		return ReasonResultType
+	case 'k':
+		return ReasonStack
+	case 'm':
+		return ReasonMemory
+	default:
+		return ReasonRuntime
+	}
 }
 
-// bind runs the prelude. The caller frees m.out.
-func (s *Sandbox) bind(vm *quickjs.VM, source string, scope Scope) (*machine, error) {
-	m := &machine{vm: vm, outputs: scope.Outputs}
-	prelude := s.prelude
-	if scope.Branches != nil {
-		prelude = s.mergePrelude
-	}
-	code, err := prelude()
+// bind declares the scope in the machine.
+func (m *machine) bind(s *Sandbox, scope Scope) error {
+	code, err := s.scripts()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if m.names, err = eager(scope, reachesMath(source)); err != nil {
-		return nil, &Error{ReasonScope}
+	m.scope = scope
+	if m.eager, err = eager(scope); err != nil {
+		return &Error{ReasonScope}
 	}
-	m.size = len(m.names)
-	if err := vm.RegisterHostFunc("__host", m.host); err != nil {
-		return nil, err
+	m.size = len(m.eager)
+	script := code.declare
+	if scope.Branches != nil {
+		script = code.declareMerge
 	}
-	if err := vm.SetEvalTimeout(preludeTimeout); err != nil {
-		return nil, err
+	if err := m.vm.SetEvalTimeout(preludeTimeout); err != nil {
+		return err
 	}
-	if m.out, err = vm.EvalBytecodeValue(code); err != nil {
+	if _, err := m.vm.EvalBytecode(script); err != nil {
 		if js, ok := errors.AsType[*quickjs.Error](err); ok && js.Message == "interrupted" {
-			return nil, &Error{ReasonTimeout}
+			return &Error{ReasonTimeout}
 		}
-		return nil, &Error{ReasonScope}
+		return &Error{ReasonScope}
 	}
-	return m, nil
+	return nil
 }
 
 // eager is the part of the scope that is bound before the expression runs, as the
 // text of one JSON object.
-func eager(scope Scope, math bool) ([]byte, error) {
+func eager(scope Scope) ([]byte, error) {
 	text := []byte(`{"inputs":`)
 	for _, part := range []struct {
 		value json.RawMessage
@@ -87,8 +97,7 @@ func eager(scope Scope, math bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	text = append(append(text, `,"ids":`...), list...)
-	text = append(strconv.AppendBool(append(text, `,"math":`...), math), '}')
+	text = append(append(append(text, `,"ids":`...), list...), '}')
 	if len(text) > maxScope {
 		return nil, errRefused
 	}
@@ -132,14 +141,14 @@ func (m *machine) host(args []any) (any, error) {
 	ask, ok := args[0].(int)
 	switch {
 	case ok && ask == askScope:
-		return string(m.names), nil
+		return string(m.eager), nil
 	case ok && ask == tellRead:
 		m.pending = false
 		return nil, nil
-	case !ok || ask < 0 || ask >= len(m.outputs):
+	case !ok || ask < 0 || ask >= len(m.scope.Outputs):
 		return nil, errRefused
 	}
-	value := m.outputs[ask].Value
+	value := m.scope.Outputs[ask].Value
 	if m.size += len(value); m.size > maxScope || !fits(value) {
 		m.refused = true
 		return nil, errRefused
@@ -149,7 +158,7 @@ func (m *machine) host(args []any) (any, error) {
 }
 
 // read is the meaning of what the prelude answered.
-func (m *machine) read(answer any) (tag byte, value json.RawMessage, err error) {
+func (m *machine) read(answer any, source string) (tag byte, value json.RawMessage, err error) {
 	text, ok := answer.(string)
 	switch {
 	case m.refused || m.pending:
@@ -166,6 +175,11 @@ func (m *machine) read(answer any) (tag byte, value json.RawMessage, err error) 
 			return 0, nil, &Error{ReasonMemory}
 		}
 		return tag, json.RawMessage(text[1:]), nil
+	case tagNull:
+		if !strings.Contains(source, "throw") && !strings.Contains(source, `\`) {
+			return 0, nil, &Error{ReasonMemory}
+		}
+		return 0, nil, &Error{ReasonRuntime}
 	default:
 		return 0, nil, &Error{reason(tag)}
 	}

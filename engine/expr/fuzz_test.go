@@ -1,0 +1,39 @@
+package expr
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+)
+
+// FuzzEval: no source ends the process, takes long, or yields anything but JSON or
+// an *Error.
+func FuzzEval(f *testing.F) {
+	for _, a := range attacks() {
+		if len(a.source) < 1000 {
+			f.Add(a.source)
+		}
+	}
+	for _, source := range []string{`{a: inputs.bird, b: run.outputs["a-second"].list.map(x => x.n)}`, `1))})();(()=>{((2`, "`${1}`"} {
+		f.Add(source)
+	}
+	s := New(0)
+	s.timeout = 100 * time.Millisecond
+	f.Fuzz(func(t *testing.T, source string) {
+		start := time.Now()
+		value, err := s.Eval(t.Context(), source, sample())
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("Eval took %v", took)
+		}
+		if _, ok := errors.AsType[*Error](err); err != nil && !ok {
+			t.Errorf("Eval = %v, want *Error", err)
+		}
+		if err == nil && (!json.Valid(value) || len(value) > maxResult) {
+			t.Errorf("Eval = %.100q, want JSON of at most %d bytes", value, maxResult)
+		}
+		if compiled := Compile(source); err == nil && compiled != nil {
+			t.Errorf("Compile = %v for what Eval takes", compiled)
+		}
+	})
+}
