@@ -142,12 +142,17 @@ type editorRegisteredServer struct {
 func (editorRegisteredServer) JSONSchemaExtend(s *jsonschema.Schema) { tieTransport(s) }
 
 type editorDefaults struct {
-	Model                 string         `json:"model,omitzero"`
-	FSScope               string         `json:"fs_scope,omitzero" jsonschema:"enum=sandboxed,enum=project,enum=full"`
-	MaxTokensEstimate     int            `json:"max_tokens_estimate,omitzero" jsonschema:"minimum=1,default=4096"`
-	MediaJobPollInitialMS int            `json:"media_job_poll_initial_ms,omitzero" jsonschema_description:"Of other programs; ignored."`
-	MediaJobPollMaxMS     int            `json:"media_job_poll_max_ms,omitzero" jsonschema_description:"Of other programs; ignored."`
-	MediaJobDeadlineMS    int            `json:"media_job_deadline_ms,omitzero" jsonschema_description:"Of other programs; ignored."`
-	MediaGCGraceDays      int            `json:"media_gc_grace_days,omitzero" jsonschema_description:"Of other programs; ignored."`
-	MediaCostEstimate     map[string]any `json:"media_cost_estimate,omitzero" jsonschema_description:"Of other programs; ignored."`
+	Model             string `json:"model,omitzero"`
+	FSScope           string `json:"fs_scope,omitzero" jsonschema:"enum=sandboxed,enum=project,enum=full"`
+	MaxTokensEstimate int    `json:"max_tokens_estimate,omitzero" jsonschema:"minimum=1,default=4096"`
+}
+
+// JSONSchemaExtend reads past what is of other programs.
+func (editorDefaults) JSONSchemaExtend(s *jsonschema.Schema) { ignoreMedia(s) }
+
+// JSONSchemaExtend reads past what is of other programs.
+func (editorConfig) JSONSchemaExtend(s *jsonschema.Schema) { ignoreMedia(s) }
+
+func ignoreMedia(s *jsonschema.Schema) {
+	s.PatternProperties = map[string]*jsonschema.Schema{"^media_": {Description: "Of other programs; ignored."}}
 }
