@@ -72,6 +72,9 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 	if result := s.refuseUnanswerable(x, t); result != nil || x.fault != nil {
 		return result
 	}
+	if ctx.Err() != nil { // cancelled before anything happened
+		return stopping("")
+	}
 	sctx, done := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer done()
 	started, err := s.engine.Start(sctx, engine.StartRequest{
@@ -101,7 +104,9 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 		progress: newProgress(x, len(w.Nodes)),
 		limit:    s.handoverAt(x, received),
 	}
-	if err := wt.attach(sctx); err != nil {
+	err = wt.attach(sctx)
+	done()
+	if err != nil {
 		return s.unexpected("attach to a run", started.Run, err)
 	}
 	if started.Joined {
@@ -215,7 +220,7 @@ func (s *Server) claim(ctx context.Context, x *exchange, run string) {
 		cctx, done := detached(ctx)
 		defer done()
 		if err := s.engine.Claim(cctx, run); err != nil {
-			s.log.Warn("claim a result", slog.String("run", run), slog.Any("error", err))
+			s.log.WarnContext(ctx, "claim a result", slog.String("run", run), slog.Any("error", err))
 		}
 	}
 }

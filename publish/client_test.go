@@ -192,7 +192,7 @@ func connect(tb testing.TB, s *publish.Server) *client {
 	c := &client{tb: tb, in: inW, lines: make(chan wire, 4096), done: make(chan error, 1), stop: stop}
 	go func() {
 		c.done <- s.Serve(ctx, inR, outW)
-		outW.Close() //nolint:errcheck // a pipe's close does not fail
+		outW.Close()
 	}()
 	go func() {
 		defer close(c.lines)
@@ -211,14 +211,14 @@ func connect(tb testing.TB, s *publish.Server) *client {
 		}
 	}()
 	tb.Cleanup(func() {
-		inW.Close() //nolint:errcheck // a pipe's close does not fail
+		inW.Close()
 		stop()
 		select {
 		case <-c.done:
 		case <-time.After(patience):
 			tb.Error("Serve does not end")
 		}
-		outR.Close() //nolint:errcheck // a pipe's close does not fail
+		outR.Close()
 	})
 	return c
 }

@@ -229,8 +229,9 @@ func (s *Server) wait(ctx context.Context, x *exchange, _ *tool) *mcp.CallToolRe
 		w.limit = at
 	}
 	sctx, done := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
-	defer done()
-	if err := w.attach(sctx); err != nil {
+	err := w.attach(sctx)
+	done()
+	if err != nil {
 		return s.unexpected("attach to a run", id, err)
 	}
 	result, over := w.result(ctx)

@@ -118,7 +118,7 @@ func (s *Server) reply(x *exchange, response mcp.JSONRPCMessage) transport.Reply
 	}
 	switch r := response.(type) {
 	case mcp.JSONRPCResponse:
-		var result any = r.Result
+		result := r.Result
 		if list, ok := r.Result.(mcp.ListToolsResult); ok {
 			result = s.listed(x, list)
 		}
@@ -186,12 +186,12 @@ func (s *Server) internalFault(method string, detail ...slog.Attr) *transport.Er
 
 func (s *Server) logInternal(what string, detail ...slog.Attr) string {
 	id := rand.Text()[:12]
-	args := make([]any, 0, len(detail)+1)
-	args = append(args, slog.String("correlationId", id))
+	args := make([]any, 0, len(detail)+2)
+	args = append(args, slog.String("correlationId", id), slog.String("what", what))
 	for _, d := range detail {
 		args = append(args, d)
 	}
-	s.log.Error(what, args...)
+	s.log.Error("internal error", args...)
 	return id
 }
 
@@ -233,7 +233,7 @@ func (s *Server) listen(ctx context.Context, x *exchange, session *session) mcp.
 			err = x.request.Notify(n.Method, params)
 		}
 		if err != nil {
-			s.log.Debug("notification not delivered", "method", n.Method, "error", err)
+			s.log.DebugContext(ctx, "notification not delivered", "method", n.Method, "error", err)
 		}
 	}
 	ended := make(chan struct{})

@@ -147,13 +147,18 @@ func (r *reach) annotations() []workflows.Member {
 // what it can touch.
 func (r *reach) sentence() string {
 	wait := "Does not wait for a person."
-	switch len(r.gates) {
-	case 0:
-	case 1:
-		wait = "May wait for a person to answer the gate " + r.gates[0] + "."
-	default:
-		wait = "May wait for a person to answer the gates " + strings.Join(r.gates, ", ") + "."
+	if n := len(r.gates); n > 0 {
+		wait = "May wait for a person to answer " + plural(n, "the gate ", "the gates ") + strings.Join(r.gates, ", ") + "."
 	}
+	can := r.can()
+	if len(can) == 0 {
+		return wait + " Touches nothing outside itself."
+	}
+	return wait + " Can " + strings.Join(can, "; ") + "."
+}
+
+// can lists what a run can touch, in words.
+func (r *reach) can() []string {
 	var can []string
 	add := func(on bool, what string) {
 		if on {
@@ -169,10 +174,7 @@ func (r *reach) sentence() string {
 	add(r.local, "reach local addresses")
 	add(r.network, "reach the network")
 	add(len(r.unknown) > 0, "use "+strings.Join(r.unknown, ", "))
-	if len(can) == 0 {
-		return wait + " Touches nothing outside itself."
-	}
-	return wait + " Can " + strings.Join(can, "; ") + "."
+	return can
 }
 
 func plural(n int, one, many string) string {

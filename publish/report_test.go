@@ -3,6 +3,7 @@ package publish_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,10 +25,8 @@ func waitState(t *testing.T, e *engine.Engine, run string, want ...engine.State)
 		if err != nil {
 			t.Fatalf("Run(%s) = %v", run, err)
 		}
-		for _, s := range want {
-			if r.State == s {
-				return r
-			}
+		if slices.Contains(want, r.State) {
+			return r
 		}
 		select {
 		case <-tick.C:
@@ -558,7 +557,7 @@ func TestEndOfInput(t *testing.T) {
 			c.notification("notifications/relavium/human_gate")
 		}
 		began := time.Now()
-		c.in.Close() //nolint:errcheck // a pipe's close does not fail
+		c.in.Close()
 		if err := <-c.done; err != nil {
 			t.Errorf("Serve at EOF = %v, want nil", err)
 		}

@@ -227,7 +227,7 @@ func stopping(run string) *mcp.CallToolResult {
 	text := "The server is stopping."
 	if run != "" {
 		text = fmt.Sprintf("The server is stopping; run %s goes on when it starts again. "+
-			"The same call joins it then, and relavium_run_wait finds it.", run)
+			"The same call joins it then, and its run id stays good.", run)
 	}
 	r := &mcp.CallToolResult{IsError: true, Content: []mcp.Content{mcp.NewTextContent(text)}}
 	if run != "" {

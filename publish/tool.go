@@ -125,6 +125,7 @@ func (s *Server) workflowTool(w *Workflow) (*tool, error) {
 	if description == "" {
 		description = title + "."
 	}
+	s.log.Info("published", "workflow", w.ID, "tool", name, "gates", len(r.gates), "can", strings.Join(r.can(), "; "))
 	t := &tool{name: name, workflow: w, gated: len(r.gates) > 0, call: s.call}
 	t.describe(title, description+"\n\n"+r.sentence(), input, output, r.annotations())
 	return t, nil

@@ -111,7 +111,7 @@ func (w *wait) interrupted(ctx context.Context) *mcp.CallToolResult {
 		cctx, done := detached(ctx)
 		defer done()
 		if _, err := w.attachment.Cancel(cctx, string(w.x.caller.principal), "cancelled by the client"); err != nil {
-			w.server.log.Warn("cancel a run", slog.String("run", w.run), slog.Any("error", err))
+			w.server.log.WarnContext(ctx, "cancel a run", slog.String("run", w.run), slog.Any("error", err))
 		}
 		return stopping(w.run) // not written
 	}
@@ -123,7 +123,7 @@ func (w *wait) detach(ctx context.Context, reason string) {
 	dctx, done := detached(ctx)
 	defer done()
 	if err := w.attachment.Detach(dctx, reason); err != nil {
-		w.server.log.Warn("detach from a run", slog.String("run", w.run), slog.Any("error", err))
+		w.server.log.WarnContext(ctx, "detach from a run", slog.String("run", w.run), slog.Any("error", err))
 	}
 }
 
@@ -168,7 +168,7 @@ func (w *wait) open(ctx context.Context, gate string) bool {
 	g, err := w.server.engine.Gate(ctx, gate)
 	if err != nil {
 		if ctx.Err() == nil {
-			w.server.log.Warn("read a gate", slog.String("run", w.run), slog.Any("error", err))
+			w.server.log.WarnContext(ctx, "read a gate", slog.String("run", w.run), slog.Any("error", err))
 		}
 		return false
 	}

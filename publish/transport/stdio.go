@@ -93,7 +93,7 @@ loop:
 			}
 		}
 	}
-	if cause == ErrStopping {
+	if errors.Is(cause, ErrStopping) {
 		end(cause)
 	}
 	answered := make(chan struct{})
@@ -215,7 +215,7 @@ func (c *conn) take(ctx, base context.Context, m incoming) bool {
 		return true
 	case m.err != nil:
 		if !errors.Is(m.err, io.EOF) {
-			c.stdio.Logger.Warn("read from client", "error", m.err)
+			c.stdio.Logger.WarnContext(ctx, "read from client", "error", m.err)
 		}
 		return false
 	case len(bytes.TrimSpace(m.line)) == 0:

@@ -36,12 +36,12 @@ func connect(t *testing.T, s *Stdio) *peer {
 	p := &peer{t: t, in: inW, out: bufio.NewReader(outR), done: make(chan error, 1), stop: stop}
 	go func() {
 		p.done <- s.Serve(ctx, inR, outW)
-		outW.Close() //nolint:errcheck // a pipe's close does not fail
+		outW.Close()
 	}()
 	t.Cleanup(func() {
 		stop()
-		inW.Close()  //nolint:errcheck // a pipe's close does not fail
-		outR.Close() //nolint:errcheck // a pipe's close does not fail
+		inW.Close()
+		outR.Close()
 	})
 	return p
 }
@@ -187,7 +187,7 @@ func TestServeEOF(t *testing.T) {
 		return Reply{Result: json.RawMessage(`"late"`)}
 	}})
 	p.send(`{"jsonrpc":"2.0","id":1,"method":"wait"}`)
-	p.in.Close() //nolint:errcheck // a pipe's close does not fail
+	p.in.Close()
 	if line, err := p.out.ReadString('\n'); err == nil {
 		t.Errorf("after EOF the server wrote %q, want nothing", line)
 	}
@@ -216,7 +216,7 @@ func TestServeEOFWithStuckCallAndStuckClient(t *testing.T) {
 		t.Errorf("Serve took %v after EOF, want at most 2s", took)
 	}
 	close(release)
-	outR.Close() //nolint:errcheck // a pipe's close does not fail
+	outR.Close()
 }
 
 func TestServeStop(t *testing.T) {
@@ -245,8 +245,7 @@ func TestServeCancel(t *testing.T) {
 		if req.Method == "wait" {
 			started <- struct{}{}
 			<-ctx.Done()
-			var c *CancelledError
-			if errors.As(context.Cause(ctx), &c) {
+			if c, ok := errors.AsType[*CancelledError](context.Cause(ctx)); ok {
 				causes <- string(req.ID) + " " + c.Reason
 			}
 			if err := req.Notify("notifications/progress", json.RawMessage(`{}`)); err == nil {
@@ -339,7 +338,7 @@ func TestServeOrder(t *testing.T) {
 		}
 		next[m.Params.Of]++
 	}
-	p.in.Close() //nolint:errcheck // a pipe's close does not fail
+	p.in.Close()
 	p.ended(2 * time.Second)
 	if got := delivered.Load(); got != calls {
 		t.Errorf("Delivered was called %d times, want %d", got, calls)
@@ -354,7 +353,7 @@ func TestServeBrokenOutput(t *testing.T) {
 	}}
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
-	outR.Close() //nolint:errcheck // a pipe's close does not fail
+	outR.Close()
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(t.Context(), inR, outW) }()
 	if _, err := io.WriteString(inW, `{"jsonrpc":"2.0","id":1,"method":"x"}`+"\n"); err != nil {
@@ -363,7 +362,7 @@ func TestServeBrokenOutput(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Serve = %v, want nil", err)
 	}
-	inW.Close() //nolint:errcheck // a pipe's close does not fail
+	inW.Close()
 	if got := delivered.Load(); got != 0 {
 		t.Errorf("Delivered was called %d times for an answer that nobody read, want 0", got)
 	}
