@@ -59,6 +59,29 @@ type edgeBuilder struct {
 	g     *graph
 	edges []Edge
 	at    map[[2]string]int // index in edges
+	ids   []string          // of all nodes, once one is not known
+	// handles are the branch targets of conditions by the text of their values.
+	handles map[string]map[string]string
+}
+
+// branchTarget is the target of a condition's branch by the text of its value.
+func (b *edgeBuilder) branchTarget(id string, spec *ConditionNode, handle string) (target string, ok bool) {
+	targets, known := b.handles[id]
+	if !known {
+		targets = make(map[string]string, len(spec.Branches))
+		for _, branch := range slices.Backward(spec.Branches) {
+			if branch.When != nil {
+				targets[string(branch.When)] = branch.Target // 7.0 is 7, and may be written either way
+				targets[whenText(branch.When)] = branch.Target
+			}
+		}
+		if b.handles == nil {
+			b.handles = make(map[string]map[string]string)
+		}
+		b.handles[id] = targets
+	}
+	target, ok = targets[handle]
+	return target, ok
 }
 
 // known reports an endpoint that is no node.
@@ -69,12 +92,13 @@ func (b *edgeBuilder) known(id string, n *item, where string) bool {
 	if id == "" || b.d.partialNodes {
 		return false
 	}
-	ids := make([]string, 0, len(b.g.nodes))
-	for i := range b.g.nodes {
-		ids = append(ids, b.g.nodes[i].ID)
+	if b.ids == nil {
+		for i := range b.g.nodes {
+			b.ids = append(b.ids, b.g.nodes[i].ID)
+		}
 	}
 	remedy := ""
-	if near := nearest(id, ids); near != "" {
+	if near := nearest(id, b.ids); near != "" {
 		remedy = "did you mean " + shown(near) + "?"
 	}
 	b.c.add(n, "P66", where, "unknown_edge_target: no node "+shown(id), remedy)
@@ -131,17 +155,15 @@ func (b *edgeBuilder) checkSource(s *edgeSource, source *Node, okTo bool) bool {
 				"name the branch, as in "+s.from+":true, or remove the edge: branches route by themselves")
 			return false
 		}
-		for _, branch := range spec.Branches {
-			if branch.When == nil || s.handle != whenText(branch.When) && s.handle != strings.Trim(string(branch.When), `"`) {
-				continue
-			}
-			if okTo && branch.Target != "" && branch.Target != s.to {
-				b.c.add(s.item.member("to"), "P72", s.where+".to", "invalid_handle: the branch leads to "+shown(branch.Target), "make them agree")
-				return false
-			}
+		target, ok := b.branchTarget(s.from, &spec, s.handle)
+		switch {
+		case !ok:
+			b.c.add(from, "P67", where, "invalid_handle: condition "+shown(s.from)+" has no such branch", "use the value of a when")
+		case okTo && target != "" && target != s.to:
+			b.c.add(s.item.member("to"), "P72", s.where+".to", "invalid_handle: the branch leads to "+shown(target), "make them agree")
+		default:
 			return true
 		}
-		b.c.add(from, "P67", where, "invalid_handle: condition "+shown(s.from)+" has no such branch", "use the value of a when")
 		return false
 	case ParallelNode:
 		if !s.hasHandle && okTo && !slices.Contains(spec.Of, s.to) {
@@ -213,7 +235,7 @@ func (b *edgeBuilder) data() {
 		}
 		if spec, ok := n.Spec.(AgentNode); ok {
 			if a, ok := b.d.workflow.Agent(spec.AgentRef); ok {
-				refs = append(refs, refsOf(a.SystemPrompt)...)
+				refs = append(refs, b.c.promptRefs(a)...)
 			}
 		}
 		for _, r := range refs {
@@ -277,8 +299,10 @@ func (h *indexHeap) Pop() any {
 	return last
 }
 
-// reportCycles names one cycle for every tangle of nodes that was not sorted.
+// reportCycles names the cycles of the nodes that were not sorted, some of them if
+// they are many.
 func (c *checker) reportCycles(d *draft, g *graph) {
+	most := 20
 	const (
 		unseen = iota
 		open
@@ -295,7 +319,7 @@ func (c *checker) reportCycles(d *draft, g *graph) {
 		}
 		stack := []frame{{id: g.nodes[i].ID}}
 		state[g.nodes[i].ID] = open
-		for len(stack) > 0 {
+		for len(stack) > 0 && most > 0 {
 			top := &stack[len(stack)-1]
 			edges := g.out[top.id]
 			if top.next == len(edges) {
@@ -319,6 +343,7 @@ func (c *checker) reportCycles(d *draft, g *graph) {
 				}
 				slices.Reverse(path)
 				c.reportCycle(d, g, path)
+				most--
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -209,5 +210,45 @@ func TestLongGraphs(t *testing.T) {
 	}
 	if len(err.Error()) > 1000 {
 		t.Errorf("message of a long cycle has %d bytes, want fewer", len(err.Error()))
+	}
+}
+
+// Files that make naive checks quadratic are checked in time.
+func TestHostileGraphs(t *testing.T) {
+	t.Parallel()
+	many := func(n int, of func(i int) string) string {
+		var b strings.Builder
+		for i := range n {
+			b.WriteString(of(i))
+		}
+		return b.String()
+	}
+	const n = 8000
+	for name, src := range map[string]string{
+		"context chain": "inputs: [{name: pin, type: secret}]\ncontext:\n" + many(n, func(i int) string {
+			return fmt.Sprintf("  - {key: c%d, value: '{{ctx.c%d}}'}\n", i, i+1)
+		}) + fmt.Sprintf("  - {key: c%d, value: '{{inputs.pin}}'}\n", n),
+		"unknown endpoints": "nodes: [" + many(n, func(i int) string { return fmt.Sprintf("{id: n%d, type: input}, ", i) }) + "]\nedges: [" +
+			many(n, func(i int) string { return fmt.Sprintf("{from: n%d, to: m%d}, ", i, i) }) + "]",
+		"handles": "nodes: [{id: o, type: output}, {id: c, type: condition, expression: '1', branches: [" +
+			many(n, func(i int) string { return fmt.Sprintf("{when: %d, target_node: o}, ", i) }) + "]}]\nedges: [" +
+			many(n, func(i int) string { return fmt.Sprintf("{from: 'c:%d', to: o}, ", i) }) + "]",
+		"cycles": "nodes: [" + many(n, func(i int) string { return fmt.Sprintf("{id: n%d, type: input}, ", i) }) + "]\nedges: [" +
+			many(n, func(i int) string { return fmt.Sprintf("{from: n%d, to: n%d}, {from: n%d, to: n0}, ", i, (i+1)%n, i) }) + "]",
+		"long prompt": "agents: [{id: a, provider: openai, model: m, system_prompt: '" + strings.Repeat("{{ x ", 40_000) + "}}'}]\nnodes: [" +
+			many(n, func(i int) string { return fmt.Sprintf("{id: n%d, type: agent, agent_ref: a}, ", i) }) + "]\nedges: []",
+		"schemas": "nodes: [" + many(n, func(i int) string {
+			return fmt.Sprintf("{id: n%d, type: transform, transform: '1', output_schema: {const: %d}}, ", i, i)
+		}) + "]\nedges: []",
+	} {
+		begin := time.Now()
+		_, _, err := Parse("f", fragment(src), Options{})
+		if took := time.Since(begin); took > 20*time.Second {
+			t.Errorf("Parse(%s) took %v", name, took)
+		}
+		if wantError := name != "context chain" && name != "long prompt" && name != "handles"; (err != nil) != wantError {
+			t.Errorf("Parse(%s) = %v, want an error is %v", name, err, wantError)
+		}
+		t.Logf("%s: %v", name, time.Since(begin))
 	}
 }

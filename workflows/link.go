@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,12 +23,27 @@ func (c *checker) links(d *draft) {
 
 // governing holds, by node id, the compiled schema that governs its output.
 func (c *checker) governing(w *Workflow) map[string]*compiledSchema {
+	agents := make(map[string]json.RawMessage, len(w.Agents))
+	for i := range w.Agents {
+		agents[w.Agents[i].ID] = w.Agents[i].OutputSchema
+	}
 	out := make(map[string]*compiledSchema)
 	for i := range w.Nodes {
-		if raw := w.OutputSchema(w.Nodes[i].ID); raw != nil {
-			if s, err := c.compile(raw); err == nil { // checked when it was read
-				out[w.Nodes[i].ID] = s
+		var raw json.RawMessage
+		switch spec := w.Nodes[i].Spec.(type) {
+		case AgentNode:
+			if raw = spec.OutputSchema; raw == nil {
+				raw = agents[spec.AgentRef]
 			}
+		case TransformNode:
+			raw = spec.OutputSchema
+		case InputNode, GateNode, ConditionNode, ParallelNode, MergeNode, OutputNode:
+		}
+		if raw == nil {
+			continue
+		}
+		if s, err := c.compile(raw); err == nil { // checked when it was read
+			out[w.Nodes[i].ID] = s
 		}
 	}
 	return out
@@ -130,6 +146,19 @@ func (c *checker) checkDeadlines(d *draft) {
 	}
 }
 
+// promptRefs lists what an agent's own prompt refers to.
+func (c *checker) promptRefs(a *Agent) []ref {
+	refs, ok := c.prompts[a.ID]
+	if !ok {
+		if c.prompts == nil {
+			c.prompts = make(map[string][]ref)
+		}
+		refs = refsOf(a.SystemPrompt)
+		c.prompts[a.ID] = refs
+	}
+	return refs
+}
+
 // refsOf lists the references of an authored text. A text that is only scanned
 // (format 1.7) may hold braces that mean nothing: what does not parse is skipped.
 func refsOf(text string) []ref {
@@ -140,21 +169,25 @@ func refsOf(text string) []ref {
 		return t.refs()
 	}
 	var out []ref
-	for {
-		open := strings.Index(text, "{{")
+	for pos, end := 0, 0; ; {
+		open := strings.Index(text[pos:], "{{")
 		if open < 0 {
 			return out
 		}
-		text = text[open:]
-		end := strings.Index(text, "}}")
-		if end < 0 {
-			return out
+		pos += open
+		if end < pos+2 {
+			next := strings.Index(text[pos+2:], "}}")
+			if next < 0 {
+				return out
+			}
+			end = pos + 2 + next
 		}
-		if t, err := parseTemplate(text[:end+2]); err == nil {
-			out = append(out, t.refs()...)
-			text = text[end+2:]
+		t, err := parseTemplate(text[pos : end+2])
+		if err != nil {
+			pos += 2
 			continue
 		}
-		text = text[2:]
+		out = append(out, t.refs()...)
+		pos = end + 2
 	}
 }

@@ -20,6 +20,7 @@ type checker struct {
 	restored bool    // reading a snapshot
 	problems Problems
 	compiled map[string]*compiledSchema // by the schema's text
+	prompts  map[string][]ref           // of agents, by id
 }
 
 func (c *checker) add(n *item, rule, where, what, remedy string) {

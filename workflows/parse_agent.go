@@ -3,6 +3,7 @@ package workflows
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"slices"
@@ -161,10 +162,16 @@ func (o *object) schema(key string) json.RawMessage {
 	return raw
 }
 
+// maxSchemas bounds the work that one file can cause.
+const maxSchemas = 200
+
 // compile compiles a schema once for a file.
 func (c *checker) compile(raw json.RawMessage) (*compiledSchema, error) {
 	if s, ok := c.compiled[string(raw)]; ok {
 		return s, nil
+	}
+	if len(c.compiled) == maxSchemas {
+		return nil, &schemaError{at: "#", what: fmt.Sprintf("more than %d different schemas in a file", maxSchemas), remedy: "share schemas"}
 	}
 	s, err := compileSchema(raw)
 	if err != nil {

@@ -115,7 +115,7 @@ func classOf(rule string) string {
 
 // nearest is the candidate that a misspelt word most likely meant, or "".
 func nearest(word string, candidates []string) string {
-	if len(word) > 64 {
+	if len(word) > 64 || len(candidates) > 500 {
 		return ""
 	}
 	best, distance := "", 3

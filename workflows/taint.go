@@ -14,24 +14,37 @@ type taint struct {
 func (c *checker) checkTaint(d *draft) {
 	w := d.workflow
 	t := taint{inputs: make(map[string]bool), context: make(map[string]bool)}
-	for i := range w.Inputs {
-		if w.Inputs[i].Type == TypeSecret {
-			t.inputs[w.Inputs[i].Name] = true
+	type name struct{ kind, name string }
+	readers := make(map[name][]name) // who refers to it
+	var reached []name
+	reads := func(who name, refs []ref) {
+		for _, r := range refs {
+			if r.kind == refSecrets {
+				reached = append(reached, who)
+				continue
+			}
+			what := name{r.kind, r.name}
+			readers[what] = append(readers[what], who)
 		}
 	}
-	for changed := true; changed; {
-		changed = false
-		for i := range w.Inputs {
-			in := &w.Inputs[i]
-			if in.Default != nil && !t.inputs[in.Name] && t.reaches(fieldRefs(in.Default)) {
-				t.inputs[in.Name], changed = true, true
-			}
+	for i := range w.Inputs {
+		in := &w.Inputs[i]
+		if in.Type == TypeSecret {
+			reached = append(reached, name{refInputs, in.Name})
 		}
-		for i := range w.Context {
-			e := &w.Context[i]
-			if !t.context[e.Key] && t.reaches(fieldRefs(&e.Value)) {
-				t.context[e.Key], changed = true, true
-			}
+		reads(name{refInputs, in.Name}, fieldRefs(in.Default))
+	}
+	for i := range w.Context {
+		reads(name{refCtx, w.Context[i].Key}, fieldRefs(&w.Context[i].Value))
+	}
+	for ; len(reached) > 0; reached = reached[1:] {
+		known := t.inputs
+		if reached[0].kind == refCtx {
+			known = t.context
+		}
+		if !known[reached[0].name] {
+			known[reached[0].name] = true
+			reached = append(reached, readers[reached[0]]...)
 		}
 	}
 	for i := range w.Context {
@@ -70,7 +83,7 @@ func (c *checker) checkSinks(d *draft, t taint) {
 	const remedy = "no part of a workflow may show a secret"
 	for i, source := range d.agents {
 		a := &d.workflow.Agents[i]
-		if !t.reaches(refsOf(a.SystemPrompt)) {
+		if !t.reaches(c.promptRefs(a)) {
 			continue
 		}
 		at, where := source.item, source.where
@@ -122,31 +135,36 @@ func sinksOf(n *Node) []sink {
 // those that can only be unresolved.
 func (c *checker) checkReferences(d *draft) {
 	w := d.workflow
+	names := declared{inputs: make(map[string]int), context: make(map[string]int)}
 	for i := range w.Inputs {
+		names.inputs[w.Inputs[i].Name] = i
 		n := d.inputs[i].member("default")
 		c.checkEarly(n, "workflow.inputs", i, "default", fieldRefs(w.Inputs[i].Default))
+	}
+	for i := range w.Context {
+		names.context[w.Context[i].Key] = i
 	}
 	for i := range w.Context {
 		n := d.context[i].member("value")
 		refs := fieldRefs(&w.Context[i].Value)
 		c.checkEarly(n, "workflow.context", i, "value", refs)
 		where := index("workflow.context", i) + ".value"
-		c.checkNames(d, n, where, refs)
+		c.checkNames(names, n, where, refs)
 		for _, r := range refs {
-			if r.kind != refCtx {
-				continue
-			}
-			if at := contextIndex(w, r.name); at >= i && at >= 0 {
+			if at, ok := names.context[r.name]; ok && r.kind == refCtx && at >= i {
 				c.warn(n, "P63", where, "ctx."+r.name+" is declared later", "declare it first")
 			}
 		}
 	}
 	for i := range w.Nodes {
 		for _, s := range sinksOf(&w.Nodes[i]) {
-			c.checkNames(d, d.nodes[i].item.member(s.key), d.nodes[i].where+"."+s.key, s.refs)
+			c.checkNames(names, d.nodes[i].item.member(s.key), d.nodes[i].where+"."+s.key, s.refs)
 		}
 	}
 }
+
+// declared are the places of inputs and context entries by their names.
+type declared struct{ inputs, context map[string]int }
 
 // checkEarly reports what a value that is computed before the first node cannot
 // refer to.
@@ -164,29 +182,20 @@ func (c *checker) checkEarly(n *item, list string, i int, key string, refs []ref
 
 // checkNames warns of inputs and context entries that are not declared. They are
 // no error, and a default filter may stand in for them.
-func (c *checker) checkNames(d *draft, n *item, where string, refs []ref) {
+func (c *checker) checkNames(names declared, n *item, where string, refs []ref) {
 	for _, r := range refs {
 		if slices.Contains(r.filters, "default") {
 			continue
 		}
-		declared := true
+		known := true
 		switch r.kind {
 		case refInputs:
-			_, declared = d.workflow.input(r.name)
+			_, known = names.inputs[r.name]
 		case refCtx:
-			declared = contextIndex(d.workflow, r.name) >= 0
+			_, known = names.context[r.name]
 		}
-		if !declared {
+		if !known {
 			c.warn(n, "P63", where, r.kind+"."+r.name+" is not declared", "")
 		}
 	}
-}
-
-func contextIndex(w *Workflow, key string) int {
-	for i := range w.Context {
-		if w.Context[i].Key == key {
-			return i
-		}
-	}
-	return -1
 }
