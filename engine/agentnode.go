@@ -47,7 +47,7 @@ func (s *slot) send(o order) {
 }
 
 // claimSlots takes the places of the effects. It runs in the loop's goroutine.
-func (x *execution) claimSlots() error {
+func (x *execution) claimSlots(ctx context.Context) error {
 	for _, id := range x.order {
 		v := x.nodes[id]
 		if _, ok := v.node.Spec.(workflows.AgentNode); !ok || v.settled() {
@@ -62,8 +62,8 @@ func (x *execution) claimSlots() error {
 		x.work.Go(func() {
 			select {
 			case step := <-recorded:
-				x.report(func() { x.recorded(id, step.Result, step.Err) })
-			case <-x.seg.Context().Done():
+				x.report(func(ctx context.Context) error { return x.recorded(ctx, id, step.Result, step.Err) })
+			case <-ctx.Done():
 			}
 		})
 	}
@@ -91,7 +91,7 @@ func (x *execution) startAgent(ctx context.Context, id string, v *vertex, spec w
 	if !ok {
 		return x.refuseAgent(ctx, id, v, &RunError{Code: CodeValidation, Message: fmt.Sprintf("no agent %q", spec.AgentRef), Node: id})
 	}
-	prompt, failure := x.render(id, "prompt_template", spec.Prompt)
+	prompt, failure := x.render(ctx, id, "prompt_template", spec.Prompt)
 	if failure == nil && prompt == "" {
 		failure = &RunError{Code: CodeValidation, Message: "the prompt is empty", Node: id}
 	}
@@ -142,6 +142,9 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 	if retry == nil {
 		retry = call.Agent.Retry
 	}
+	run, cancel := context.WithCancelCause(ctx) // ends with the run too, not only with the process
+	defer cancel(nil)
+	defer context.AfterFunc(x.ctx, func() { cancel(errFailed) })()
 	began := x.e.now()
 	for attempt := 1; ; attempt++ {
 		call.Attempt = attempt
@@ -156,7 +159,7 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 				return effect{}, err
 			}
 		}
-		result, err := x.runAgent(call)
+		result, err := x.runAgent(run, call)
 		if ctx.Err() != nil {
 			return effect{}, context.Cause(ctx) // the process ends: not an outcome
 		}
@@ -169,10 +172,10 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 		}
 		failure, ok := errors.AsType[*RunError](err)
 		switch {
-		case x.ctx.Err() != nil:
+		case run.Err() != nil:
 			failure = x.stopped(id)
 		case !ok:
-			failure = x.e.internal(x.row.id, id, err)
+			failure = x.e.internal(ctx, x.row.id, id, err)
 		}
 		failure.Node = id
 		out.State, out.Output, out.Error = "failed", nil, failure
@@ -180,11 +183,11 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 		if !again {
 			return out, nil
 		}
-		ev := Event{Type: NodeRetrying, Node: id, Attempt: attempt, Error: failure, DelayMS: ptr(delay.Milliseconds())}
+		ev := Event{Type: NodeRetrying, Node: id, Attempt: attempt, Error: failure, DelayMS: new(delay.Milliseconds())}
 		if err := x.rec.record(ctx, x.e.file.Write, nil, ev); err != nil {
 			return effect{}, err
 		}
-		if pause(x.ctx, delay) != nil {
+		if pause(run, delay) != nil {
 			if ctx.Err() != nil {
 				return effect{}, context.Cause(ctx)
 			}
@@ -195,13 +198,13 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 }
 
 // runAgent calls the agent room; a panic there is an internal error of the node.
-func (x *execution) runAgent(call AgentCall) (result AgentResult, err error) {
+func (x *execution) runAgent(ctx context.Context, call AgentCall) (result AgentResult, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return x.e.opt.Agent.RunAgent(x.ctx, call)
+	return x.e.opt.Agent.RunAgent(ctx, call)
 }
 
 func (x *execution) acceptOutput(id string, out json.RawMessage) error {
@@ -212,7 +215,7 @@ func (x *execution) acceptOutput(id string, out json.RawMessage) error {
 }
 
 // recorded takes in what the step recorded, now or in an earlier process.
-func (x *execution) recorded(id, raw string, err error) {
+func (x *execution) recorded(ctx context.Context, id, raw string, err error) error {
 	v := x.nodes[id]
 	v.slot.open = false
 	out := new(effect)
@@ -221,19 +224,16 @@ func (x *execution) recorded(id, raw string, err error) {
 	}
 	if err != nil {
 		// The step could not be recorded, or its record cannot be read.
-		out = &effect{State: "failed", Error: x.e.internal(x.row.id, id, err)}
+		out = &effect{State: "failed", Error: x.e.internal(ctx, x.row.id, id, err)}
 	}
 	if v.slot.result == nil {
 		v.slot.result = out
 	}
-	switch {
-	case v.state == "running":
-		if err := x.settleAgent(x.seg.Context(), id, v); err != nil {
-			x.fail(x.e.internal(x.row.id, id, err))
-		}
-	case out.State == "left" && !v.settled():
-		x.partial = true
+	if v.state == "running" {
+		return x.settleAgent(ctx, id, v)
 	}
+	x.partial = x.partial || out.State == "left" && !v.settled()
+	return nil
 }
 
 // settleAgent says how an agent node ended; what was said before is not said again.
@@ -245,8 +245,8 @@ func (x *execution) settleAgent(ctx context.Context, id string, v *vertex) error
 	case "done":
 		v.state, v.output = "completed", out.Output
 		ev := Event{
-			Type: NodeCompleted, Node: id, Output: out.Output, Tokens: &out.Tokens, DurationMS: ptr(out.TookMS),
-			Attempt: later(out.Attempt), CumulativeCost: ptr(x.cost + out.Cost),
+			Type: NodeCompleted, Node: id, Output: out.Output, Tokens: &out.Tokens, DurationMS: new(out.TookMS),
+			Attempt: later(out.Attempt), CumulativeCost: new(x.cost + out.Cost),
 		}
 		if !x.seen[NodeCompleted+" "+id] {
 			x.tokens.Input += out.Tokens.Input

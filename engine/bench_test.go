@@ -33,6 +33,7 @@ func BenchmarkRun(b *testing.B) {
 }
 
 func benchRuns(b *testing.B, fragment string) {
+	b.Helper()
 	e, err := engine.Open(b.Context(), engine.Options{
 		Path: b.TempDir() + "/serve.db", Executor: true, Projects: []string{project}, Agent: agentFunc(echo), Logger: discard(),
 	})

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/relavium/relavium-serve/workflows"
@@ -20,7 +19,7 @@ func (x *execution) close(ctx context.Context) (again bool, err error) {
 	if err := x.preferCancel(ctx); err != nil {
 		return false, err
 	}
-	state, events, outcome := x.outcome(now, open)
+	state, events, outcome := x.outcome(ctx, now, open)
 	var next State
 	err = x.rec.record(ctx, x.e.file.Write, func(tx *sql.Tx) error {
 		next = state
@@ -55,6 +54,9 @@ func (x *execution) preferCancel(ctx context.Context) error {
 	return nil
 }
 
+// why tells what ended the run's context, if anything did.
+func (x *execution) why() error { return context.Cause(x.ctx) }
+
 // outcome is what is stored of a run that ended.
 type outcome struct {
 	failure *RunError
@@ -62,9 +64,9 @@ type outcome struct {
 }
 
 // outcome decides how the segment ends, and what is said of it.
-func (x *execution) outcome(now time.Time, open []string) (State, []Event, outcome) {
-	cause := context.Cause(x.ctx)
-	spent := ptr(x.cost)
+func (x *execution) outcome(ctx context.Context, now time.Time, open []string) (State, []Event, outcome) {
+	cause := x.why()
+	spent := new(x.cost)
 	switch {
 	case x.cancelled, errors.Is(cause, errCancelled):
 		failure := &RunError{Code: CodeCancelled, Message: "the run was cancelled"}
@@ -84,12 +86,12 @@ func (x *execution) outcome(now time.Time, open []string) (State, []Event, outco
 	case x.partial:
 		return Waiting, nil, outcome{} // effects that an execution before left: on to the next segment
 	case x.pending():
-		failure := x.e.internal(x.row.id, "", errors.New("nodes are left that nothing can settle"))
+		failure := x.e.internal(ctx, x.row.id, "", errors.New("nodes are left that nothing can settle"))
 		return Failed, []Event{{Type: RunFailed, Error: failure, PartialOutputs: x.partialOutputs(), CumulativeCost: spent}}, outcome{failure: failure}
 	}
 	outputs := x.outputs()
 	return Completed, []Event{{
-		Type: RunCompleted, Outputs: outputs, TotalTokens: &x.tokens, TotalCost: spent, DurationMS: ptr(now.Sub(x.row.created).Milliseconds()),
+		Type: RunCompleted, Outputs: outputs, TotalTokens: &x.tokens, TotalCost: spent, DurationMS: new(now.Sub(x.row.created).Milliseconds()),
 	}}, outcome{outputs: outputs}
 }
 
@@ -124,11 +126,10 @@ func (x *execution) store(ctx context.Context, tx *sql.Tx, state State, o outcom
 	}
 	seg := x.row.seg
 	var failure, outputs, ended any
-	switch state {
-	case Running:
+	if state == Running {
 		seg++
-	case Waiting:
-	default:
+	}
+	if state.Terminal() {
 		ended = now.UnixMilli()
 		rest = nil // the events have it; nothing goes on from here
 	}
@@ -159,13 +160,9 @@ func anyDecided(ctx context.Context, tx *sql.Tx, gates []string) (bool, error) {
 	if len(gates) == 0 {
 		return false, nil
 	}
-	args := make([]any, len(gates))
-	for i, id := range gates {
-		args[i] = id
-	}
 	var n int
-	err := tx.QueryRowContext(ctx, `select count(*) from gates where decision is not null and id in (?`+
-		strings.Repeat(",?", len(gates)-1)+`)`, args...).Scan(&n)
+	err := tx.QueryRowContext(ctx, `select count(*) from gates where decision is not null and id in (select value from json_each(?))`,
+		list(gates)).Scan(&n)
 	return n > 0, err
 }
 

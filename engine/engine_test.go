@@ -48,7 +48,7 @@ func open(t *testing.T, path string, change func(*engine.Options)) *engine.Engin
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := e.Close(context.Background()); err != nil {
+		if err := e.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Errorf("Close: %v", err)
 		}
 	})
@@ -62,7 +62,10 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func storePath(t *testing.T) string { return filepath.Join(t.TempDir(), "serve.db") }
+func storePath(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(t.TempDir(), "serve.db")
+}
 
 // parse wraps a fragment in the envelope of the format cases.
 func parse(t *testing.T, fragment string) *workflows.Workflow {

@@ -194,14 +194,12 @@ func (x *execution) hear(g Gate) {
 		return
 	}
 	x.work.Go(func() {
-		x.report(func() {
+		x.report(func(ctx context.Context) error {
 			v := x.nodes[node]
 			if v.state != "waiting" || x.ended() {
-				return
+				return nil
 			}
-			if err := x.settleGate(x.seg.Context(), node, v, g); err != nil {
-				x.fail(x.e.internal(x.row.id, node, err))
-			}
+			return x.settleGate(ctx, node, v, g)
 		})
 	})
 }
@@ -222,10 +220,10 @@ func (x *execution) openGate(ctx context.Context, id string, v *vertex, spec wor
 }
 
 func (x *execution) newGate(ctx context.Context, id string, v *vertex, spec workflows.GateNode) error {
-	message, failure := x.render(id, "message_template", spec.Message)
+	message, failure := x.render(ctx, id, "message_template", spec.Message)
 	assignee := ""
 	if failure == nil {
-		assignee, failure = x.render(id, "assignee", spec.Assignee)
+		assignee, failure = x.render(ctx, id, "assignee", spec.Assignee)
 	}
 	if failure == nil && (len(message) > maxGateText || len(assignee) > maxGateText) {
 		failure = &RunError{Code: CodeValidation, Message: "the gate's text is longer than 64 KiB", Node: id}
@@ -251,7 +249,7 @@ func (x *execution) newGate(ctx context.Context, id string, v *vertex, spec work
 	}
 	paused := Event{Type: GatePaused, Node: id, Gate: g.ID, GateType: g.Type, Message: g.Message, Assignee: g.Assignee}
 	if spec.Timeout > 0 {
-		paused.TimeoutMS, paused.TimeoutAction = ptr(spec.Timeout.Milliseconds()), spec.TimeoutAction
+		paused.TimeoutMS, paused.TimeoutAction = new(spec.Timeout.Milliseconds()), spec.TimeoutAction
 	}
 	if !g.Expires.IsZero() {
 		expires := g.Expires.UTC()
@@ -327,7 +325,7 @@ func (x *execution) settleGate(ctx context.Context, id string, v *vertex, g Gate
 	}
 	v.state, v.output = "completed", decisionOutput(g)
 	if !x.seen[NodeCompleted+" "+id] {
-		events = append(events, Event{Type: NodeCompleted, Node: id, Output: v.output, Tokens: &Tokens{}, DurationMS: ptr(took.Milliseconds())})
+		events = append(events, Event{Type: NodeCompleted, Node: id, Output: v.output, Tokens: &Tokens{}, DurationMS: new(took.Milliseconds())})
 	}
 	if len(events) > 0 {
 		if err := x.rec.record(ctx, x.e.file.Write, nil, events...); err != nil {
@@ -354,11 +352,11 @@ func decisionOutput(g Gate) json.RawMessage {
 
 // begin starts the segment that the store says is next; one that another process
 // began is left to it.
-func (e *Engine) begin(run string, seg int) {
+func (e *Engine) begin(ctx context.Context, run string, seg int) {
 	if e.executor == nil || e.live(run) != nil {
 		return
 	}
 	if err := e.executor.Start(durable.Ref{Run: run, K: seg}); err != nil {
-		e.log.LogAttrs(e.base, levelOf(time.Second), "segment begins later", runAttr(run), errAttr(err))
+		e.log.LogAttrs(ctx, levelOf(time.Second), "segment begins later", runAttr(run), errAttr(err))
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/relavium/relavium-serve/engine/durable"
@@ -16,6 +15,7 @@ import (
 // How often the janitor does what.
 const (
 	lookEvery    = 250 * time.Millisecond // what other processes wrote; nothing polls faster
+	beginEvery   = time.Second
 	orphanEvery  = time.Second
 	deadEvery    = 5 * time.Second
 	sweepEvery   = 30 * time.Second
@@ -32,6 +32,7 @@ type tend struct {
 	event                       int64     // events up to this row id were handed out
 	decided                     int64     // decisions up to this time were handed out
 	due                         time.Time // the next expiry or deadline; zero means none known
+	begin                       time.Time
 	orphans, dead, sweep, clear time.Time
 }
 
@@ -82,6 +83,10 @@ func (e *Engine) round(ctx context.Context, t *tend) {
 	if changed {
 		e.complain("decisions", e.hearDecisions(ctx, t))
 		e.complain("cancels", e.hearCancels(ctx))
+	}
+	if changed || now.Sub(t.begin) >= beginEvery {
+		// Not only on a change: a run whose maker died is left alone while it is young.
+		t.begin = now
 		e.complain("begin", e.beginRuns(ctx))
 	}
 	if !t.due.IsZero() && !now.Before(t.due) {
@@ -173,13 +178,13 @@ func (e *Engine) due(at time.Time) {
 	}
 }
 
-// marks is a list of placeholders and its arguments.
-func marks(values []string) (string, []any) {
-	args := make([]any, len(values))
-	for i, v := range values {
-		args[i] = v
+// list is a set of strings as an argument for json_each.
+func list(values []string) string {
+	raw, err := encode(values)
+	if err != nil || values == nil {
+		return "[]"
 	}
-	return "(" + strings.TrimSuffix(strings.Repeat("?,", len(values)), ",") + ")", args
+	return string(raw)
 }
 
 // hearDecisions hands decisions that other processes wrote to the runs here.
@@ -226,58 +231,45 @@ func (e *Engine) hearCancels(ctx context.Context) error {
 // began: after a decision by a process that executes nothing, or a crash between
 // two writes. A segment that two processes begin runs in one of them.
 func (e *Engine) beginRuns(ctx context.Context) error {
-	in, args := marks(e.mine())
-	args = append(args, e.now().Add(-startGrace).UnixMilli(), lookAtOnce)
-	rows, err := e.file.Read.QueryContext(ctx, `select r.id, r.seg from runs r where r.state='running' and r.project in `+in+`
-		and (r.seg>0 or r.created<?)
-		and not exists(select 1 from workflow_status w where w.workflow_uuid=r.id||'#'||r.seg) limit ?`, args...)
-	if err != nil {
-		return err
+	refs, err := e.toBegin(ctx)
+	for _, r := range refs {
+		e.begin(ctx, r.Run, r.K)
 	}
+	return err
+}
+
+func (e *Engine) toBegin(ctx context.Context) ([]durable.Ref, error) {
+	rows, err := e.file.Read.QueryContext(ctx, `select r.id, r.seg from runs r where r.state='running'
+		and r.project in (select value from json_each(?)) and (r.seg>0 or r.created<?)
+		and not exists(select 1 from workflow_status w where w.workflow_uuid=r.id||'#'||r.seg) limit ?`,
+		list(e.mine()), e.now().Add(-startGrace).UnixMilli(), lookAtOnce)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
 	var refs []durable.Ref
 	for rows.Next() {
 		var r durable.Ref
 		if err := rows.Scan(&r.Run, &r.K); err != nil {
-			return errors.Join(err, rows.Close())
+			return nil, err
 		}
 		refs = append(refs, r)
 	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return err
-	}
-	for _, r := range refs {
-		e.begin(r.Run, r.K)
-	}
-	return nil
+	return refs, rows.Err()
 }
 
 // expire applies what fell due: run deadlines first, then gates.
 func (e *Engine) expire(ctx context.Context, now time.Time) error {
-	in, args := marks(e.mine())
-	args = append(args, now.UnixMilli())
 	// A run that runs here sees its deadline by itself; one that waits gets a segment that sees it.
 	if err := e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `update runs set state='running', seg=seg+1 where state='waiting' and project in `+in+` and deadline<=?`, args...)
+		_, err := tx.ExecContext(ctx, `update runs set state='running', seg=seg+1 where state='waiting'
+			and project in (select value from json_each(?)) and deadline<=?`, list(e.mine()), now.UnixMilli())
 		return err
 	}); err != nil {
 		return err
 	}
-	rows, err := e.file.Read.QueryContext(ctx, `select `+gateColumns+` from gates g join runs r on r.id=g.run
-		where g.decision is null and g.expires<=? and r.project in `+in+` and r.ended is null
-		and (r.deadline is null or r.deadline>g.expires) limit ?`,
-		append(append([]any{now.UnixMilli()}, args[:len(args)-1]...), expireAtOnce)...)
+	gates, err := e.expired(ctx, now)
 	if err != nil {
-		return err
-	}
-	var gates []Gate
-	for rows.Next() {
-		g, err := scanGate(rows)
-		if err != nil {
-			return errors.Join(err, rows.Close())
-		}
-		gates = append(gates, g)
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		return err
 	}
 	var errs []error
@@ -295,6 +287,25 @@ func (e *Engine) expire(ctx context.Context, now time.Time) error {
 	}
 	e.look()
 	return errors.Join(errs...)
+}
+
+func (e *Engine) expired(ctx context.Context, now time.Time) ([]Gate, error) {
+	rows, err := e.file.Read.QueryContext(ctx, `select `+gateColumns+` from gates g join runs r on r.id=g.run
+		where g.decision is null and g.expires<=? and r.project in (select value from json_each(?)) and r.ended is null
+		and (r.deadline is null or r.deadline>g.expires) limit ?`, now.UnixMilli(), list(e.mine()), expireAtOnce)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	var gates []Gate
+	for rows.Next() {
+		g, err := scanGate(rows)
+		if err != nil {
+			return nil, err
+		}
+		gates = append(gates, g)
+	}
+	return gates, rows.Err()
 }
 
 // endOrphans counts the time that runs without a caller execute, and ends those

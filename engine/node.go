@@ -96,7 +96,7 @@ func (x *execution) evaluate(id string, v *vertex, eval func(expr.Scope) (json.R
 			if !again {
 				return func() { x.failNode(id, failure, attempt) }
 			}
-			x.rec.tell(Event{Type: NodeRetrying, Node: id, Attempt: attempt, Error: failure, DelayMS: ptr(delay.Milliseconds())})
+			x.rec.tell(Event{Type: NodeRetrying, Node: id, Attempt: attempt, Error: failure, DelayMS: new(delay.Milliseconds())})
 			if pause(x.ctx, delay) != nil {
 				return func() { x.failNode(id, x.stopped(id), attempt) }
 			}
@@ -130,13 +130,13 @@ func (x *execution) sandboxError(id string, err error) *RunError {
 	if sandbox, ok := errors.AsType[*expr.Error](err); ok {
 		return &RunError{Code: CodeSandboxError, Message: "expression: " + sandbox.Error(), Retryable: sandbox.Retryable(), Node: id}
 	}
-	return x.e.internal(x.row.id, id, err)
+	return x.e.internal(x.ctx, x.row.id, id, err)
 }
 
 // internal hides an unexpected error behind a correlation id; the log has it.
-func (e *Engine) internal(run, node string, err error) *RunError {
+func (e *Engine) internal(ctx context.Context, run, node string, err error) *RunError {
 	id := uuid.NewString()
-	e.log.LogAttrs(e.base, slog.LevelError, "internal error", runAttr(run), slog.String("node", node), slog.String("correlation", id), errAttr(err))
+	e.log.LogAttrs(ctx, slog.LevelError, "internal error", runAttr(run), slog.String("node", node), slog.String("correlation", id), errAttr(err))
 	return &RunError{Code: CodeInternal, Message: "internal error", Node: node, CorrelationID: id}
 }
 
@@ -288,13 +288,13 @@ func (x *execution) templates() (workflows.Scope, error) {
 }
 
 // render evaluates a template of a node; a missing value is a validation failure.
-func (x *execution) render(id, field string, t *workflows.Template) (string, *RunError) {
+func (x *execution) render(ctx context.Context, id, field string, t *workflows.Template) (string, *RunError) {
 	if t == nil {
 		return "", nil
 	}
 	scope, err := x.templates()
 	if err != nil {
-		return "", x.e.internal(x.row.id, id, err)
+		return "", x.e.internal(ctx, x.row.id, id, err)
 	}
 	s, err := t.Render(scope)
 	if err != nil {
@@ -307,13 +307,11 @@ func (x *execution) render(id, field string, t *workflows.Template) (string, *Ru
 // object payload stand beside the decision; an agent's text that is JSON is its value.
 func (x *execution) view(id string) json.RawMessage {
 	v := x.nodes[id]
-	switch v.node.Spec.(type) {
-	case workflows.GateNode:
+	if _, ok := v.node.Spec.(workflows.GateNode); ok {
 		return viewGate(v.output)
-	case workflows.AgentNode:
-		if x.wf.OutputSchema(id) == nil {
-			return viewText(v.output)
-		}
+	}
+	if _, ok := v.node.Spec.(workflows.AgentNode); ok && x.wf.OutputSchema(id) == nil {
+		return viewText(v.output)
 	}
 	return v.output
 }

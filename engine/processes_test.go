@@ -677,3 +677,29 @@ func TestPrincipals(t *testing.T) {
 		t.Errorf("Output for another principal: %v, want ErrRunNotFound", err)
 	}
 }
+
+// TestRunWhoseMakerDied begins a run that was made durable by a process that died
+// before it could begin it, though nothing else ever happens in the store.
+func TestRunWhoseMakerDied(t *testing.T) {
+	t.Parallel()
+	path := storePath(t)
+	first := open(t, path, nil)
+	run := last(finish(t, first, request(t, parse(t, pureCase), `{}`))).Run
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// What such a process leaves: the row, and nothing of its segment.
+	db := openSQL(t, path)
+	for _, query := range []string{
+		`update runs set state='running', ended=null, outputs=null, last_event=-1, created=unixepoch('subsec')*1000`,
+		`delete from events`, `delete from workflow_status`,
+	} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second := open(t, path, nil)
+	if end := last(follow(t, second, run)); end.Type != engine.RunCompleted {
+		t.Errorf("ended %s, want run:completed", end.Type)
+	}
+}

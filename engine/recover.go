@@ -84,14 +84,13 @@ func (e *Engine) raise(ctx context.Context, run string) error {
 // dropHeldBy lets retries join runs that completed in the dead executor and whose
 // result nobody is known to have received.
 func (e *Engine) dropHeldBy(ctx context.Context, executor string) error {
-	in, args := marks(e.mine())
 	now := e.now()
-	args = append([]any{now.UnixMilli(), DetachDrop}, args...)
-	args = append(args, now.Add(-e.opt.JoinWindow).UnixMilli(), executor)
 	return e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `update runs set detached=?, detach_reason=? where project in `+in+` and state='completed'
+		_, err := tx.ExecContext(ctx, `update runs set detached=?, detach_reason=?
+			where project in (select value from json_each(?)) and state='completed'
 			and claimed is null and detached is null and kept=0 and source<>'cli' and ended>?
-			and exists(select 1 from workflow_status w where w.workflow_uuid=runs.id||'#'||runs.seg and w.executor_id=?)`, args...)
+			and exists(select 1 from workflow_status w where w.workflow_uuid=runs.id||'#'||runs.seg and w.executor_id=?)`,
+			now.UnixMilli(), DetachDrop, list(e.mine()), now.Add(-e.opt.JoinWindow).UnixMilli(), executor)
 		return err
 	})
 }
@@ -143,35 +142,41 @@ func (e *Engine) retain(ctx context.Context) error {
 func (e *Engine) deleteRuns(ctx context.Context, before int64) ([]durable.Ref, error) {
 	var refs []durable.Ref
 	err := e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
-		refs = nil
-		rows, err := tx.QueryContext(ctx, `select id, seg from runs where ended is not null and ended<? limit ?`, before, batch)
-		if err != nil {
-			return err
-		}
 		var runs []string
-		for rows.Next() {
-			var id string
-			var seg int
-			if err := rows.Scan(&id, &seg); err != nil {
-				return errors.Join(err, rows.Close())
-			}
-			runs = append(runs, id)
-			for k := range seg + 1 {
-				refs = append(refs, durable.Ref{Run: id, K: k})
-			}
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil || len(runs) == 0 {
+		var err error
+		if runs, refs, err = oldRuns(ctx, tx, before); err != nil || len(runs) == 0 {
 			return err
 		}
-		in, args := marks(runs)
 		for _, query := range []string{
-			`delete from events where run in ` + in, `delete from gates where run in ` + in, `delete from runs where id in ` + in,
+			`delete from events where run in (select value from json_each(?))`,
+			`delete from gates where run in (select value from json_each(?))`,
+			`delete from runs where id in (select value from json_each(?))`,
 		} {
-			if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+			if _, err := tx.ExecContext(ctx, query, list(runs)); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	return refs, err
+}
+
+func oldRuns(ctx context.Context, tx *sql.Tx, before int64) (runs []string, refs []durable.Ref, err error) {
+	rows, err := tx.QueryContext(ctx, `select id, seg from runs where ended is not null and ended<? limit ?`, before, batch)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id string
+		var seg int
+		if err := rows.Scan(&id, &seg); err != nil {
+			return nil, nil, err
+		}
+		runs = append(runs, id)
+		for k := range seg + 1 {
+			refs = append(refs, durable.Ref{Run: id, K: k})
+		}
+	}
+	return runs, refs, rows.Err()
 }

@@ -37,8 +37,9 @@ type execution struct {
 
 	ctx    context.Context //nolint:containedctx // the run's life, which no caller's ctx bounds
 	cancel context.CancelCauseFunc
-	inbox  chan func()
+	inbox  chan func(ctx context.Context) error
 	work   sync.WaitGroup
+	over   chan struct{} // closed when the loop takes in nothing more
 
 	nodes     map[string]*vertex
 	order     []string // topological
@@ -69,7 +70,6 @@ type vertex struct {
 	missing  int             // dependencies that have not settled
 	dead     map[string]bool // sources whose conditional edge to here is falsy
 	slot     *slot           // agent nodes
-	gate     *Gate
 }
 
 func (v *vertex) settled() bool {
@@ -83,7 +83,7 @@ func (e *Engine) segment(seg *durable.Segment) error {
 		again, err := e.runSegment(ctx, seg)
 		switch {
 		case err == nil && again:
-			e.begin(seg.Run, seg.K+1)
+			e.begin(ctx, seg.Run, seg.K+1)
 			return nil
 		case err == nil, errors.Is(err, errTaken):
 			return nil
@@ -115,9 +115,10 @@ func (e *Engine) runSegment(ctx context.Context, seg *durable.Segment) (again bo
 	}
 	x := &execution{
 		e: e, seg: seg, row: r, wf: wf,
-		inbox:   make(chan func()),
+		inbox:   make(chan func(context.Context) error),
 		nodes:   make(map[string]*vertex, len(wf.Nodes)),
 		order:   wf.Topological(),
+		over:    make(chan struct{}),
 		seen:    make(map[string]bool),
 		waiting: make(map[string]string),
 	}
@@ -129,6 +130,7 @@ func (e *Engine) runSegment(ctx context.Context, seg *durable.Segment) (again bo
 	}
 	defer x.release()
 	defer x.work.Wait()
+	defer close(x.over)
 	defer x.cancel(errShutdown)
 	defer x.watch()()
 	if err := x.restore(ctx, next); err != nil {
@@ -171,6 +173,11 @@ func (x *execution) open(ctx context.Context) (int64, error) {
 	x.e.executions[x.row.id] = x
 	orphan := x.row.source != "cli" && !x.row.kept && x.row.detached.IsZero() && x.e.calls[x.row.id] == 0
 	x.e.mu.Unlock()
+	// A cancel that was asked for since the row was read found no execution to tell.
+	if err := x.e.file.Read.QueryRowContext(ctx, `select coalesce(cancel_by, '') from runs where id=?`, x.row.id).Scan(&x.row.cancelBy); err != nil {
+		x.release()
+		return 0, err
+	}
 	if orphan && x.row.lastEvent >= 0 {
 		// The process that held the call is gone: that counts as a drop.
 		if err := x.e.write(ctx, `update runs set detached=?, detach_reason=? where id=? and detached is null and kept=0`,
@@ -221,7 +228,7 @@ func (x *execution) restore(ctx context.Context, stored int64) error {
 		}
 		v.state, v.output, v.selected, v.reason = s.State, s.Output, s.Selected, s.Reason
 	}
-	if err := x.claimSlots(); err != nil {
+	if err := x.claimSlots(ctx); err != nil {
 		return err
 	}
 	for _, id := range x.order {
@@ -284,7 +291,9 @@ func (x *execution) loop(ctx context.Context) error {
 		}
 		select {
 		case f := <-x.inbox:
-			f()
+			if err := f(ctx); err != nil {
+				return err
+			}
 		case <-done:
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -304,10 +313,10 @@ func (x *execution) pending() bool {
 func (x *execution) ended() bool { return x.failure != nil || x.ctx.Err() != nil }
 
 // report hands f to the loop; it is called from node goroutines.
-func (x *execution) report(f func()) {
+func (x *execution) report(f func(ctx context.Context) error) {
 	select {
 	case x.inbox <- f:
-	case <-x.seg.Context().Done():
+	case <-x.over:
 	}
 }
 
@@ -316,9 +325,10 @@ func (x *execution) spawn(f func() func()) {
 	x.busy++
 	x.work.Go(func() {
 		after := x.guard(f)
-		x.report(func() {
+		x.report(func(context.Context) error {
 			x.busy--
 			after()
+			return nil
 		})
 	})
 }
@@ -511,7 +521,7 @@ func (x *execution) complete(id string, output json.RawMessage, selected []strin
 	}
 	v.state, v.output, v.selected = "completed", output, selected
 	x.rec.tell(Event{
-		Type: NodeCompleted, Node: id, Output: output, Selected: selected, DurationMS: ptr(took.Milliseconds()),
+		Type: NodeCompleted, Node: id, Output: output, Selected: selected, DurationMS: new(took.Milliseconds()),
 		Tokens: &Tokens{}, Attempt: later(attempt),
 	})
 	x.leave(id)
@@ -534,8 +544,6 @@ func later(attempt int) int {
 	return attempt
 }
 
-func ptr[T any](v T) *T { return &v }
-
 // drain waits, once nothing starts any more, for what still reports: sibling
 // nodes that were told to stop, and effects that were left for the next segment.
 func (x *execution) drain(ctx context.Context) error {
@@ -547,7 +555,9 @@ func (x *execution) drain(ctx context.Context) error {
 	for x.busy > 0 || x.slotsOpen() {
 		select {
 		case f := <-x.inbox:
-			f()
+			if err := f(ctx); err != nil {
+				return err
+			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -28,8 +28,10 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 	if e.executor == nil {
 		return Started{}, errors.New("engine: this process executes nothing")
 	}
-	if context.Cause(e.base) != nil {
+	select {
+	case <-e.closing:
 		return Started{}, ErrClosed
+	default:
 	}
 	args, err := digest(req.Arguments)
 	if err != nil {

@@ -274,7 +274,7 @@ func (s *Segment) Go(name string, body func(ctx context.Context) (string, error)
 		return nil, err
 	}
 	out := make(chan Step, 1)
-	go func() { //nolint:contextcheck // It ends with the step, which ends with the segment's context.
+	go func() { // it ends with the step, which ends with the segment's context
 		o := <-ch
 		out <- Step{Result: o.Result, Err: o.Err}
 	}()

@@ -127,7 +127,7 @@ func DeadExecutors(path string, now time.Time) ([]*Dead, error) {
 			return nil
 		}
 		if _, err := os.Stat(filepath.Join(dir, id+".json")); err != nil && now.Sub(info.ModTime()) < settling {
-			return nil //nolint:nilerr // It is being born.
+			return nil // it is being born
 		}
 		claim := flock.New(filepath.Join(dir, id+".claim"), flock.SetPermissions(0o600))
 		ok, err := claim.TryLock()
@@ -175,7 +175,7 @@ func eachExecutor(dir string, visit func(id string, held bool, c card, info os.F
 			}
 		}
 		var c card
-		if raw, err := os.ReadFile(filepath.Join(dir, id+".json")); err == nil {
+		if raw, err := os.ReadFile(filepath.Join(dir, id+".json")); err == nil { //nolint:gosec // G304: our own folder, private to the user.
 			_ = json.Unmarshal(raw, &c) // a torn card names no project, which is safe
 		}
 		if err := visit(id, !free, c, info); err != nil {

@@ -65,13 +65,13 @@ func OpenFile(ctx context.Context, path string, full bool, log *slog.Logger) (*F
 
 // pool opens a pool of conns connections; nothing is dialed before first use.
 func (f *File) pool(conns int, full bool, extra string) *sql.DB {
-	sync := "NORMAL"
+	synchronous := "NORMAL"
 	if full {
-		sync = "FULL"
+		synchronous = "FULL"
 	}
 	path := url.PathEscape(filepath.ToSlash(f.path))
 	dsn := "file:" + path + "?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=foreign_keys(ON)" +
-		"&_pragma=journal_mode(WAL)&_pragma=synchronous(" + sync + ")&_pragma=wal_autocheckpoint(4000)" + extra
+		"&_pragma=journal_mode(WAL)&_pragma=synchronous(" + synchronous + ")&_pragma=wal_autocheckpoint(4000)" + extra
 	db := sql.OpenDB(&connector{dsn: dsn})
 	db.SetMaxOpenConns(conns)
 	db.SetMaxIdleConns(conns)
@@ -104,7 +104,7 @@ func (f *File) checkpoint(ctx context.Context) {
 		}
 		seen = v
 		if _, err := db.ExecContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)"); err != nil && ctx.Err() == nil {
-			f.log.Debug("checkpoint", "error", err)
+			f.log.DebugContext(ctx, "checkpoint", slog.String("error", err.Error()))
 		}
 	}
 }
