@@ -144,7 +144,7 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 	}
 	run, cancel := context.WithCancelCause(ctx) // ends with the run too, not only with the process
 	defer cancel(nil)
-	defer context.AfterFunc(x.ctx, func() { cancel(errFailed) })()
+	defer x.atEnd(func() { cancel(errFailed) })()
 	began := x.e.now()
 	for attempt := 1; ; attempt++ {
 		call.Attempt = attempt
@@ -196,6 +196,9 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 		}
 	}
 }
+
+// atEnd calls f when the run's own life ends, unless stop is called before.
+func (x *execution) atEnd(f func()) (stop func() bool) { return context.AfterFunc(x.ctx, f) }
 
 // runAgent calls the agent room; a panic there is an internal error of the node.
 func (x *execution) runAgent(ctx context.Context, call AgentCall) (result AgentResult, err error) {
