@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -237,6 +238,24 @@ func checkExpressions(file string, w *workflows.Workflow) []finding {
 		warn(fmt.Sprintf("edge %s -> %s: condition", w.Edges[i].From, w.Edges[i].To), w.Edges[i].Condition)
 	}
 	return found
+}
+
+func (a *app) schemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:       "schema workflow|agent|config",
+		Short:     "Print the JSON Schema of a kind of file, for editors",
+		Example:   "  relavium-serve schema workflow > relavium.schema.json",
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"workflow", "agent", "config"},
+		RunE: func(_ *cobra.Command, args []string) error {
+			a.entered = true
+			schema, err := workflows.Schema(args[0])
+			if err != nil {
+				return err
+			}
+			return a.json(json.RawMessage(schema))
+		},
+	}
 }
 
 func (a *app) graphCommand() *cobra.Command {

@@ -59,7 +59,7 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.logFlag, "log-level", "", "debug, info, warn or error (default: RELAVIUM_LOG)")
 	root.AddCommand(
 		a.serveCommand(), a.runCommand(), a.runsCommand(), a.gateCommand(),
-		a.validateCommand(), a.graphCommand(), a.versionCommand(),
+		a.validateCommand(), a.schemaCommand(), a.graphCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -63,7 +62,9 @@ func (a *app) serveCommand() *cobra.Command {
 	f.StringVar(&flags.auth, "auth", "none", "none")
 	for _, name := range unbuiltFlags() {
 		f.StringArray(name, nil, "not part of this build")
-		f.Lookup(name).NoOptDefVal = "true"
+		if name == "insecure-no-auth" || name == "behind-proxy" {
+			f.Lookup(name).NoOptDefVal = "true"
+		}
 		f.Lookup(name).Hidden = true
 	}
 	return cmd
@@ -130,7 +131,11 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	if err != nil {
 		return closeStore(ctx, store.eng, &fault{code: exitFault, err: err})
 	}
-	at.logStart(server, listed)
+	if len(listed) == 0 {
+		at.log.Warn("nothing is published, so no tool is listed: name workflows with --publish or [serve] publish")
+	}
+	at.log.Info("serving", "transport", "stdio", "workflows", len(listed), "store", "serve.db in RELAVIUM_HOME",
+		"gates may be answered by", strings.Join(at.Gates.Accept, ", "))
 	if isTerminal(a.stdin) {
 		at.log.Info("an MCP client is expected on the standard input; Ctrl-D ends the server")
 	}
@@ -260,28 +265,4 @@ func (a *app) publishing(at *site, eng *engine.Engine, listed []publish.Workflow
 		Variables:  at.Variables,
 		Version:    readVersion().Version,
 	}
-}
-
-// logStart says what is served, without a path of this machine.
-func (at *site) logStart(server *publish.Server, listed []publish.Workflow) {
-	names := server.ToolNames()
-	for i := range listed {
-		w := &listed[i]
-		at.log.Info("published", "workflow", w.ID, "tool", names[w.ID], "file", w.File, "gates", gateNodes(w.Workflow))
-	}
-	if len(listed) == 0 {
-		at.log.Warn("nothing is published, so no tool is listed: name workflows with --publish or [serve] publish")
-	}
-	at.log.Info("serving", "transport", "stdio", "workflows", len(listed), "store", filepath.Base(at.home)+"/serve.db",
-		"answers gates", strings.Join(at.Gates.Accept, ","))
-}
-
-func gateNodes(w *workflows.Workflow) int {
-	gates := 0
-	for i := range w.Nodes {
-		if w.Nodes[i].Type() == "human_gate" {
-			gates++
-		}
-	}
-	return gates
 }
