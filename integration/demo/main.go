@@ -41,7 +41,7 @@ func main() {
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	s := stage{w: os.Stdout, color: term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == ""}
+	s := stage{w: os.Stdout, gates: make(chan string, 1), color: term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == ""}
 	if err := s.play(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
@@ -76,13 +76,13 @@ func (s *stage) play(ctx context.Context) (err error) {
 
 	args := []string{"serve", "--workflows", filepath.Join("examples", "workflows"), "--publish", "@mcp_call"}
 	s.shell(args...)
-	mcpClient, err := client.NewStdioMCPClientWithOptions(s.binary, nil, args,
-		transport.WithCommandFunc(s.command), transport.WithCommandStderrWriter(&s.diag))
-	if err != nil {
+	c := client.NewClient(transport.NewStdioWithOptions(s.binary, nil, args,
+		transport.WithCommandFunc(s.command), transport.WithCommandStderrWriter(&s.diag)))
+	c.OnNotification(s.notified)
+	if err := c.Start(ctx); err != nil {
 		return err
 	}
-	err = s.act(ctx, mcpClient)
-	err = errors.Join(err, mcpClient.Close())
+	err = errors.Join(s.act(ctx, c), c.Close())
 	if err != nil {
 		err = fmt.Errorf("%w\n%s", err, s.diag.String())
 	}
@@ -91,8 +91,6 @@ func (s *stage) play(ctx context.Context) (err error) {
 
 // act is what a client does once it has a connection.
 func (s *stage) act(ctx context.Context, c *client.Client) error {
-	s.gates = make(chan string, 1)
-	c.OnNotification(s.notified)
 	began := time.Now()
 	hello, err := c.Initialize(ctx, mcp.InitializeRequest{Params: mcp.InitializeParams{
 		ProtocolVersion: mcp.LATEST_PROTOCOL_VERSION,
@@ -108,29 +106,34 @@ func (s *stage) act(ctx context.Context, c *client.Client) error {
 	s.say("\n%s, MCP %s: %d tools after %d ms\n", hello.ServerInfo.Name, hello.ProtocolVersion,
 		len(list.Tools), time.Since(began).Milliseconds())
 	for _, tool := range list.Tools {
-		s.say("  %s %s\n", s.bold(fmt.Sprintf("%-28s", tool.Name)), first(tool.Description))
+		s.say("  %s %s\n", s.bold(fmt.Sprintf("%-28s", tool.Name)), cut(tool.Description, 80))
 	}
 
-	if err := s.call(ctx, c, "relavium_release-notes", map[string]any{
+	notes, err := s.call(ctx, c, "relavium_release-notes", map[string]any{
 		"version": "1.4.0",
-		"commits": "feat: join a lost call\nfix: keep digits of large numbers\nfeat: gates from the command line\ndocs: a page on gates",
-	}); err != nil {
-		return err
-	}
-	if err := s.call(ctx, c, "relavium_deploy", map[string]any{"version": "1.4.0", "environment": "production"}); err != nil {
-		return err
-	}
-	s.say("\nThe runs stay in the store: relavium-serve runs list, gate list, runs events RUN.\n")
-	return nil
-}
-
-// call calls one tool, shows its progress as it comes and answers its gate.
-func (s *stage) call(ctx context.Context, c *client.Client, tool string, args map[string]any) error {
-	pretty, err := json.Marshal(args)
+		"commits": "feat(gates): answer a gate from the command line\nfix: keep the digits of large numbers\n" +
+			"chore: update linters\nperf(store): keep statements prepared",
+	})
 	if err != nil {
 		return err
 	}
-	s.say("\n%s %s\n", s.bold("tools/call "+tool), s.dim(string(pretty)))
+	if _, err := s.call(ctx, c, "relavium_deploy", map[string]any{
+		"version": "1.4.0", "environment": "production", "changes": notes,
+	}); err != nil {
+		return err
+	}
+	s.say("\nEvery run was durable and would have outlived kill -9. README.md has one page of use.\n")
+	return nil
+}
+
+// call calls one tool, shows its progress as it comes, answers its gate and
+// returns the text of the result.
+func (s *stage) call(ctx context.Context, c *client.Client, tool string, args map[string]any) (string, error) {
+	pretty, err := json.Marshal(args)
+	if err != nil {
+		return "", err
+	}
+	s.say("\n%s %s\n", s.bold("tools/call "+tool), s.dim(cut(string(pretty), 90)))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	answered := make(chan error, 1)
@@ -142,10 +145,10 @@ func (s *stage) call(ctx context.Context, c *client.Client, tool string, args ma
 	result, err := c.CallTool(ctx, req)
 	cancel()
 	if wrong := <-answered; wrong != nil {
-		return wrong
+		return "", wrong
 	}
 	if err != nil {
-		return fmt.Errorf("tools/call %s: %w", tool, err)
+		return "", fmt.Errorf("tools/call %s: %w", tool, err)
 	}
 	var text strings.Builder
 	for _, part := range result.Content {
@@ -154,10 +157,10 @@ func (s *stage) call(ctx context.Context, c *client.Client, tool string, args ma
 		}
 	}
 	if result.IsError {
-		return fmt.Errorf("tools/call %s: %s", tool, text.String())
+		return "", fmt.Errorf("tools/call %s: %s", tool, text.String())
 	}
 	s.result(text.String())
-	return nil
+	return text.String(), nil
 }
 
 // notified shows one progress line, or passes on the run of a gate that opened.
@@ -168,8 +171,13 @@ func (s *stage) notified(n mcp.JSONRPCNotification) {
 		done, _ := fields["progress"].(float64)
 		total, _ := fields["total"].(float64)
 		message, _ := fields["message"].(string)
-		s.say("  %s %s\n", s.dim(bar(done, total)), message)
+		s.say("  %s %s\n", s.dim(bar(done, total)), cut(message, 90))
 	case "notifications/relavium/human_gate":
+		message, _ := fields["message"].(string)
+		s.say("%s\n", s.bold("a person is asked"))
+		for line := range strings.Lines(strings.TrimSpace(message)) {
+			s.say("  | %s\n", cut(strings.TrimRight(line, "\n"), 100))
+		}
 		if run, ok := fields["runId"].(string); ok {
 			select {
 			case s.gates <- run:
@@ -223,8 +231,16 @@ func (s *stage) result(text string) {
 	s.say("%s\n  %s\n", s.bold("result"), text)
 }
 
+// shell shows a command as a person would type it.
 func (s *stage) shell(args ...string) {
-	s.say("%s\n", s.bold("$ relavium-serve "+strings.Join(args, " ")))
+	line := "$ relavium-serve"
+	for _, arg := range args {
+		if strings.Contains(arg, " ") {
+			arg = "'" + arg + "'"
+		}
+		line += " " + arg
+	}
+	s.say("%s\n", s.bold(line))
 }
 
 func (s *stage) say(format string, args ...any) { _, _ = fmt.Fprintf(s.w, format, args...) }
@@ -249,11 +265,11 @@ func bar(done, total float64) string {
 	return "[" + strings.Repeat("#", filled) + strings.Repeat(".", 10-filled) + "]"
 }
 
-// first is the first line of a text, cut to a screen's width.
-func first(text string) string {
+// cut is the first line of a text, at most width characters of it.
+func cut(text string, width int) string {
 	line, _, _ := strings.Cut(text, "\n")
-	if runes := []rune(line); len(runes) > 80 {
-		return string(runes[:79]) + "…"
+	if runes := []rune(line); len(runes) > width {
+		return string(runes[:width-1]) + "…"
 	}
 	return line
 }
