@@ -233,14 +233,14 @@ func (s *stage) result(text string) {
 
 // shell shows a command as a person would type it.
 func (s *stage) shell(args ...string) {
-	line := "$ relavium-serve"
+	words := []string{"$ relavium-serve"}
 	for _, arg := range args {
 		if strings.Contains(arg, " ") {
 			arg = "'" + arg + "'"
 		}
-		line += " " + arg
+		words = append(words, arg)
 	}
-	s.say("%s\n", s.bold(line))
+	s.say("%s\n", s.bold(strings.Join(words, " ")))
 }
 
 func (s *stage) say(format string, args ...any) { _, _ = fmt.Fprintf(s.w, format, args...) }
