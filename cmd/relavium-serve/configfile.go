@@ -139,7 +139,7 @@ func keyLines(src []byte) []keyLine {
 	var table []string
 	for parser.NextExpression() {
 		expression := parser.Expression()
-		switch expression.Kind {
+		switch expression.Kind { //nolint:exhaustive // the kinds of an expression
 		case unstable.Table, unstable.ArrayTable:
 			path, line := keyOf(&parser, expression)
 			table = path

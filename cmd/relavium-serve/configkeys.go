@@ -27,9 +27,9 @@ func childType(at reflect.Type, name string) (reflect.Type, bool) {
 	case reflect.Map:
 		return at.Elem(), true
 	case reflect.Struct:
-		for i := range at.NumField() {
-			if at.Field(i).Tag.Get("toml") == name {
-				return at.Field(i).Type, true
+		for field := range at.Fields() {
+			if field.Tag.Get("toml") == name {
+				return field.Type, true
 			}
 		}
 	}
@@ -99,8 +99,8 @@ func nearest(path []string) string {
 func keysOf(table reflect.Type) []string {
 	var names []string
 	if table.Kind() == reflect.Struct {
-		for i := range table.NumField() {
-			if name := table.Field(i).Tag.Get("toml"); name != "" {
+		for field := range table.Fields() {
+			if name := field.Tag.Get("toml"); name != "" {
 				names = append(names, name)
 			}
 		}
@@ -110,8 +110,7 @@ func keysOf(table reflect.Type) []string {
 
 // findKey looks for a key of that name in the tables that have a fixed place.
 func findKey(table reflect.Type, at []string, name string) []string {
-	for i := range table.NumField() {
-		field := table.Field(i)
+	for field := range table.Fields() {
 		key := field.Tag.Get("toml")
 		path := append(append([]string(nil), at...), key)
 		if key == name {

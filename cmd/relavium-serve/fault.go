@@ -74,8 +74,7 @@ func report(w io.Writer, err error, asJSON bool) int {
 		return code
 	}
 	hint := ""
-	var f *fault
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault](err); ok {
 		hint = f.hint
 	}
 	if asJSON {

@@ -336,10 +336,10 @@ func settingKeys(table reflect.Type, at string, into map[string]bool) {
 	case reflect.Map:
 		settingKeys(table.Elem(), at+"*.", into)
 	case reflect.Struct:
-		for i := range table.NumField() {
-			if name := table.Field(i).Tag.Get("toml"); name != "" {
+		for field := range table.Fields() {
+			if name := field.Tag.Get("toml"); name != "" {
 				into[at+name] = true
-				settingKeys(table.Field(i).Type, at+name+".", into)
+				settingKeys(field.Type, at+name+".", into)
 			}
 		}
 	}

@@ -23,7 +23,7 @@ type app struct {
 // a protocol: nothing but a command's own result is written there.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, environ []string) int {
 	a := &app{shell: newShell(stdin, stdout, stderr, environ)}
-	root := a.command()
+	root := a.command() //nolint:contextcheck // commands take the context from cobra
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)

@@ -210,7 +210,8 @@ func (f *follower) follow(ctx context.Context, p engine.Principal) error {
 	go func() { ended <- pump(waitCtx, attached, events) }()
 	err = f.watch(ctx, events, ended)
 	stop()
-	for range events { //nolint:revive // drained so that the pump can end
+	for range events {
+		continue // so that the pump can end
 	}
 	var waiting silent
 	if errors.As(err, &waiting) && int(waiting) == exitWaiting {

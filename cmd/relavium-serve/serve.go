@@ -125,19 +125,21 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 		return store.err
 	}
 	for _, key := range projects {
-		store.eng.Adopt(key)
+		if err := store.eng.Adopt(key); err != nil {
+			return closeStore(ctx, store.eng, err)
+		}
 	}
 	server, err := publish.New(a.publishing(at, store.eng, listed, flags))
 	if err != nil {
 		return closeStore(ctx, store.eng, &fault{code: exitFault, err: err})
 	}
 	if len(listed) == 0 {
-		at.log.Warn("nothing is published, so no tool is listed: name workflows with --publish or [serve] publish")
+		at.log.WarnContext(ctx, "nothing is published, so no tool is listed: name workflows with --publish or [serve] publish")
 	}
-	at.log.Info("serving", "transport", "stdio", "workflows", len(listed), "store", "serve.db in RELAVIUM_HOME",
+	at.log.InfoContext(ctx, "serving", "transport", "stdio", "workflows", len(listed), "store", "serve.db in RELAVIUM_HOME",
 		"gates may be answered by", strings.Join(at.Gates.Accept, ", "))
 	if isTerminal(a.stdin) {
-		at.log.Info("an MCP client is expected on the standard input; Ctrl-D ends the server")
+		at.log.InfoContext(ctx, "an MCP client is expected on the standard input; Ctrl-D ends the server")
 	}
 	err = server.Serve(ctx, a.stdin, a.stdout)
 	if ctx.Err() != nil {
@@ -146,7 +148,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	closeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), eofCloseGrace)
 	defer cancel()
 	if closeErr := store.eng.Close(closeCtx); closeErr != nil {
-		at.log.Warn("the run store did not close in time; its runs go on in the next process", "error", closeErr)
+		at.log.WarnContext(ctx, "the run store did not close in time; its runs go on in the next process", "error", closeErr)
 	}
 	return err
 }

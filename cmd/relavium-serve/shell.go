@@ -33,7 +33,7 @@ func newShell(stdin io.Reader, stdout, stderr io.Writer, environ []string) *shel
 // isTerminal reports whether a stream is a terminal.
 func isTerminal(stream any) bool {
 	file, ok := stream.(interface{ Fd() uintptr })
-	return ok && term.IsTerminal(int(file.Fd())) //nolint:gosec // a file descriptor fits an int
+	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // color reports whether the stream shows colours: a terminal, and NO_COLOR unset

@@ -54,7 +54,7 @@ func (s *shell) newView(w *workflows.Workflow) *view {
 		}
 	}
 	if file, ok := s.stderr.(interface{ Fd() uintptr }); ok && isTerminal(s.stderr) && s.env["TERM"] != "dumb" {
-		width, height, err := term.GetSize(int(file.Fd())) //nolint:gosec // a file descriptor fits an int
+		width, height, err := term.GetSize(int(file.Fd()))
 		v.place = err == nil && height > len(v.nodes)+2 && width >= 20
 		if err == nil {
 			v.width = width
