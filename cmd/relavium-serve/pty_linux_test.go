@@ -250,3 +250,35 @@ func TestRunSeesADecisionFromElsewhere(t *testing.T) {
 		t.Errorf("run = exit %d, %q, want 0 and %q\n%s", got, stdout, "rejected  9\n", s.text())
 	}
 }
+
+// run --resume follows a run that another process executes: both ask, whoever is
+// first decides, both see the end.
+func TestResumeFollows(t *testing.T) {
+	t.Parallel()
+	s, other := openScreen(t), openScreen(t)
+	project := gated(t)
+	stdout, code := s.start(t.Context(), project, "run", "ship")
+	owner, at := s.await(`run ([0-9a-f-]{36})`, 0)
+	id, at := s.await(`gate id: ([0-9a-f-]{36})`, at)
+	followed, ended := other.start(t.Context(), project, "run", "--resume", owner)
+	_, seen := other.await(`gate id: `+id, 0)
+	_, seen = other.await(`approve or reject`, seen)
+	other.enter("reject")
+	_, seen = other.await(`last four`, seen)
+	other.enter(tail(id))
+	_, at = s.await(`gate ask is decided: rejected by local via cli`, at)
+	id, at = s.await(`gate why of ship(?s:.*)gate id: ([0-9a-f-]{36})`, at)
+	_, seen = other.await(`gate why of ship`, seen)
+	s.enter("9")
+	s.await(`last four`, at)
+	s.enter(tail(id))
+	other.await(`gate why is decided: input_provided by local via cli`, seen)
+	for screen, got := range map[*screen]int{s: <-code, other: <-ended} {
+		if got != exitDone {
+			t.Errorf("run = exit %d, want 0\n%s", got, screen.text())
+		}
+	}
+	if stdout.String() != "rejected  9\n" || followed.String() != stdout.String() {
+		t.Errorf("outputs = %q and %q, want %q twice", stdout, followed, "rejected  9\n")
+	}
+}
