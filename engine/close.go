@@ -181,6 +181,8 @@ const tail = 32
 // Cancel asks for the end of a run; by and reason are recorded. A run that has
 // ended is left alone. It returns before the run has drained.
 func (e *Engine) Cancel(ctx context.Context, run, by, reason string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	err := e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
 		r, err := scanRun(tx.QueryRowContext(ctx, `select `+runColumns+` from runs where id=?`, run))
 		if errors.Is(err, sql.ErrNoRows) {

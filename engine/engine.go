@@ -249,6 +249,7 @@ type Engine struct {
 	calls       map[string]int        // attached calls by run
 	executions  map[string]*execution // runs whose segment runs here
 	claims      []string              // claimed runs, not yet stored
+	complained  map[string]time.Time  // when the janitor last complained of a part
 	wake        chan struct{}         // asks the janitor to look now
 }
 
@@ -287,6 +288,7 @@ func Open(ctx context.Context, opt Options) (*Engine, error) {
 		streams:     make(map[string]*stream),
 		calls:       make(map[string]int),
 		executions:  make(map[string]*execution),
+		complained:  make(map[string]time.Time),
 		wake:        make(chan struct{}, 1),
 	}
 	for _, p := range opt.Projects {
@@ -304,6 +306,10 @@ func Open(ctx context.Context, opt Options) (*Engine, error) {
 		if e.executor, err = durable.Launch(ctx, e.file, opt.Projects, e.segment, opt.Logger); err != nil {
 			return nil, errors.Join(err, e.file.Close())
 		}
+	}
+	if e.executor != nil {
+		// Before the first call: a retry must find the run that its dead server held.
+		e.complain("takeover", e.takeOver(ctx))
 	}
 	e.done.Go(e.janitor)
 	return e, nil
@@ -368,8 +374,9 @@ func (e *Engine) Adopt(project string) error {
 	if err := e.executor.Adopt(project); err != nil {
 		return err
 	}
+	err := e.takeOver(e.base)
 	e.look()
-	return nil
+	return err
 }
 
 // mine lists the projects whose runs this process continues.

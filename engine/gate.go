@@ -98,6 +98,8 @@ func (e *Engine) Decide(ctx context.Context, gate string, d Decision) (Gate, err
 	if err := d.check(); err != nil {
 		return Gate{}, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	g, err := e.decide(ctx, gate, d, e.now())
 	if err != nil {
 		return g, err

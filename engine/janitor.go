@@ -14,16 +14,17 @@ import (
 
 // How often the janitor does what.
 const (
-	lookEvery    = 250 * time.Millisecond // what other processes wrote; nothing polls faster
-	beginEvery   = time.Second
-	orphanEvery  = time.Second
-	deadEvery    = 5 * time.Second
-	sweepEvery   = 30 * time.Second
-	sweepAge     = 30 * time.Second
-	retainEvery  = 10 * time.Minute
-	startGrace   = 2 * time.Second // a run this young is about to be begun by whoever made it
-	lookAtOnce   = 500
-	expireAtOnce = 100
+	lookEvery     = 250 * time.Millisecond // what other processes wrote; nothing polls faster
+	beginEvery    = time.Second
+	orphanEvery   = time.Second
+	deadEvery     = 5 * time.Second
+	sweepEvery    = 30 * time.Second
+	sweepAge      = 30 * time.Second
+	retainEvery   = 10 * time.Minute
+	complainEvery = 30 * time.Second
+	startGrace    = 2 * time.Second // a run this young is about to be begun by whoever made it
+	lookAtOnce    = 500
+	expireAtOnce  = 100
 )
 
 // tend is the janitor's memory; only its goroutine touches it.
@@ -40,7 +41,7 @@ type tend struct {
 // expiries, orphans, the runs of dead executors, retention.
 func (e *Engine) janitor() {
 	ctx := e.base
-	t := &tend{version: -1}
+	t := &tend{version: -1, dead: e.now()} // Open has just seen to the dead
 	if err := e.file.Read.QueryRowContext(ctx, `select coalesce(max(id), 0) from events`).Scan(&t.event); err != nil {
 		e.complain("look", err)
 	}
@@ -59,8 +60,20 @@ func (e *Engine) janitor() {
 	}
 }
 
+// complain logs what the janitor could not do; of one part once in a while only,
+// however often it fails.
 func (e *Engine) complain(what string, err error) {
 	if err == nil || e.base.Err() != nil {
+		return
+	}
+	now := e.now()
+	e.mu.Lock()
+	quiet := now.Sub(e.complained[what]) < complainEvery
+	if !quiet {
+		e.complained[what] = now
+	}
+	e.mu.Unlock()
+	if quiet {
 		return
 	}
 	e.log.LogAttrs(e.base, slog.LevelWarn, "janitor", slog.String("part", what), errAttr(err))

@@ -703,3 +703,42 @@ func TestRunWhoseMakerDied(t *testing.T) {
 		t.Errorf("ended %s, want run:completed", end.Type)
 	}
 }
+
+// TestRetriesJoinAfterTheServerDied lets the calls of a dead process be made again:
+// each finds its run, at a gate, in an effect, or completed with its result unheard.
+func TestRetriesJoinAfterTheServerDied(t *testing.T) {
+	t.Parallel()
+	path := storePath(t)
+	b := newBlocking()
+	first := open(t, path, func(o *engine.Options) { o.Agent = b })
+	gate, slow, pure := parse(t, gateFragment), parse(t, slowFragment), parse(t, pureCase)
+	requests := []engine.StartRequest{request(t, gate, `{}`), request(t, slow, `{}`), request(t, pure, `{}`)}
+	runs := make([]string, len(requests))
+	for i, req := range requests {
+		s, err := first.Start(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs[i] = s.Run
+		// The call waits; nobody detaches it: its process dies.
+		if _, err := first.Attach(t.Context(), s.Run, engine.Local); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-b.begun
+	follow(t, first, runs[2])
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second := open(t, path, nil)
+	for i, req := range requests {
+		req.Join = true
+		s, err := second.Start(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !s.Joined || s.Run != runs[i] {
+			t.Errorf("request %d: the retry got run %s (joined %v), want %s", i, s.Run, s.Joined, runs[i])
+		}
+	}
+}

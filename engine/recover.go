@@ -81,16 +81,16 @@ func (e *Engine) raise(ctx context.Context, run string) error {
 	})
 }
 
-// dropHeldBy lets retries join runs that completed in the dead executor and whose
-// result nobody is known to have received.
+// dropHeldBy says of the calls that the dead executor's process held that they are
+// dropped: their runs become orphans, and retries may join them. Of runs that
+// completed it is those whose result nobody is known to have received.
 func (e *Engine) dropHeldBy(ctx context.Context, executor string) error {
 	now := e.now()
 	return e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `update runs set detached=?, detach_reason=?
-			where project in (select value from json_each(?)) and state='completed'
-			and claimed is null and detached is null and kept=0 and source<>'cli' and ended>?
-			and exists(select 1 from workflow_status w where w.workflow_uuid=runs.id||'#'||runs.seg and w.executor_id=?)`,
-			now.UnixMilli(), DetachDrop, list(e.mine()), now.Add(-e.opt.JoinWindow).UnixMilli(), executor)
+		_, err := tx.ExecContext(ctx, `update runs set detached=?, detach_reason=? where holder=?
+			and project in (select value from json_each(?)) and detached is null and claimed is null and kept=0 and source<>'cli'
+			and (state in ('running','waiting','blocked') or state='completed' and ended>?)`,
+			now.UnixMilli(), DetachDrop, executor, list(e.mine()), now.Add(-e.opt.JoinWindow).UnixMilli())
 		return err
 	})
 }

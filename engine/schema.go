@@ -25,7 +25,7 @@ create table if not exists runs(
 	state text not null, seg integer not null default 0, settled text not null default '[]',
 	epoch integer not null default 0, reserved integer not null default 0,
 	deadline integer, created integer not null, started integer, ended integer,
-	detached integer, detach_reason text, kept integer not null default 0, claimed integer,
+	holder text, detached integer, detach_reason text, kept integer not null default 0, claimed integer,
 	cancel_by text, cancel_reason text,
 	error text, outputs text, cost integer not null default 0,
 	last_event integer not null default -1
@@ -33,6 +33,7 @@ create table if not exists runs(
 create unique index if not exists runs_key on runs(project, workflow, principal, idem_key) where idem_key is not null;
 create index if not exists runs_open on runs(state, project) where state in ('running','waiting','blocked');
 create index if not exists runs_join on runs(project, workflow, principal, args_digest) where detached is not null;
+create index if not exists runs_holder on runs(holder) where holder is not null and claimed is null;
 create index if not exists runs_deadline on runs(deadline) where deadline is not null and state in ('running','waiting');
 create index if not exists runs_ended on runs(ended) where ended is not null;
 create index if not exists runs_list on runs(project, id);

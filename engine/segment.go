@@ -171,20 +171,11 @@ func (x *execution) open(ctx context.Context) (int64, error) {
 	s.mu.Unlock()
 	x.e.mu.Lock()
 	x.e.executions[x.row.id] = x
-	orphan := x.row.source != "cli" && !x.row.kept && x.row.detached.IsZero() && x.e.calls[x.row.id] == 0
 	x.e.mu.Unlock()
 	// A cancel that was asked for since the row was read found no execution to tell.
 	if err := x.e.file.Read.QueryRowContext(ctx, `select coalesce(cancel_by, '') from runs where id=?`, x.row.id).Scan(&x.row.cancelBy); err != nil {
 		x.release()
 		return 0, err
-	}
-	if orphan && x.row.lastEvent >= 0 {
-		// The process that held the call is gone: that counts as a drop.
-		if err := x.e.write(ctx, `update runs set detached=?, detach_reason=? where id=? and detached is null and kept=0`,
-			x.e.now().UnixMilli(), DetachDrop, x.row.id); err != nil {
-			x.release()
-			return 0, err
-		}
 	}
 	return x.row.lastEvent + 1, nil
 }

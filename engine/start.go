@@ -18,6 +18,9 @@ import (
 	"github.com/relavium/relavium-serve/workflows"
 )
 
+// patience bounds how long a call waits for a store that others hold.
+const patience = 15 * time.Second
+
 // keyLife is how long an idempotency key joins (decided: 24 h).
 const keyLife = 24 * time.Hour
 
@@ -33,6 +36,8 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 		return Started{}, ErrClosed
 	default:
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	args, err := digest(req.Arguments)
 	if err != nil {
 		return Started{}, fmt.Errorf("engine: arguments: %w", err)
@@ -137,9 +142,9 @@ func (e *Engine) insertRun(ctx context.Context, tx *sql.Tx, req StartRequest, id
 		deadline = now.Add(w.Timeout)
 	}
 	_, err := tx.ExecContext(ctx, `insert into runs(id, project, root, workflow, digest, principal, source, client, idem_key, args_digest,
-		inputs, ctx, state, deadline, created, started, kept) values(?,?,?,?,?,?,?,?,?,?,?,?,'running',?,?,?,?)`,
+		inputs, ctx, state, deadline, created, started, holder, kept) values(?,?,?,?,?,?,?,?,?,?,?,?,'running',?,?,?,?,?)`,
 		id, req.Project.Key, req.Project.Root, w.ID, w.Digest(), string(req.Principal), req.Source, req.Client, text(req.IdempotencyKey), args,
-		string(req.Arguments), string(values), millis(deadline), now.UnixMilli(), now.UnixMilli(), req.Source == "cli")
+		string(req.Arguments), string(values), millis(deadline), now.UnixMilli(), now.UnixMilli(), e.executor.ID(), req.Source == "cli")
 	return err
 }
 

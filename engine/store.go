@@ -24,6 +24,7 @@ type row struct {
 	settled                             []settled
 	epoch                               int64
 	deadline, created, started, ended   time.Time
+	holder                              string // executor of the process that holds the last call
 	detached                            time.Time
 	detachReason                        string
 	kept                                bool
@@ -44,20 +45,21 @@ type settled struct {
 }
 
 const runColumns = `id, project, root, workflow, digest, principal, source, client, inputs, ctx, state, seg, settled, epoch,
-	deadline, created, started, ended, detached, detach_reason, kept, cancel_by, cancel_reason, error, outputs, cost, last_event`
+	deadline, created, started, ended, holder, detached, detach_reason, kept, cancel_by, cancel_reason, error, outputs, cost, last_event`
 
 type scanner interface{ Scan(dest ...any) error }
 
 func scanRun(s scanner) (*row, error) {
 	var (
-		r                                                     row
-		inputs, ctx, rest                                     string
-		deadline, started, ended, detached                    sql.NullInt64
-		detachReason, cancelBy, cancelReason, failure, result sql.NullString
-		created                                               int64
+		r                                       row
+		inputs, ctx, rest                       string
+		deadline, started, ended, detached      sql.NullInt64
+		holder, detachReason                    sql.NullString
+		cancelBy, cancelReason, failure, result sql.NullString
+		created                                 int64
 	)
 	err := s.Scan(&r.id, &r.project, &r.root, &r.workflow, &r.digest, &r.principal, &r.source, &r.client, &inputs, &ctx, &r.state,
-		&r.seg, &rest, &r.epoch, &deadline, &created, &started, &ended, &detached, &detachReason, &r.kept, &cancelBy, &cancelReason,
+		&r.seg, &rest, &r.epoch, &deadline, &created, &started, &ended, &holder, &detached, &detachReason, &r.kept, &cancelBy, &cancelReason,
 		&failure, &result, &r.cost, &r.lastEvent)
 	if err != nil {
 		return nil, err
@@ -65,7 +67,7 @@ func scanRun(s scanner) (*row, error) {
 	r.inputs, r.ctx = json.RawMessage(inputs), json.RawMessage(ctx)
 	r.deadline, r.started, r.ended, r.detached = stamp(deadline), stamp(started), stamp(ended), stamp(detached)
 	r.created = time.UnixMilli(created)
-	r.detachReason, r.cancelBy, r.cancelReason = detachReason.String, cancelBy.String, cancelReason.String
+	r.holder, r.detachReason, r.cancelBy, r.cancelReason = holder.String, detachReason.String, cancelBy.String, cancelReason.String
 	if err := json.Unmarshal([]byte(rest), &r.settled); err != nil {
 		return nil, fmt.Errorf("run store: settled nodes of run %s: %w", r.id, err)
 	}

@@ -107,8 +107,8 @@ func (e *Engine) Attach(ctx context.Context, run string, p Principal) (*Attachme
 	}
 	s := e.stream(run, r.lastEvent+1)
 	e.attached(run, +1)
-	if !r.detached.IsZero() && !r.state.Terminal() {
-		if err := e.write(ctx, `update runs set detached=null, detach_reason=null where id=?`, run); err != nil {
+	if e.executor != nil && (!r.detached.IsZero() || r.holder != e.executor.ID()) {
+		if err := e.write(ctx, `update runs set detached=null, detach_reason=null, holder=? where id=? and claimed is null`, e.executor.ID(), run); err != nil {
 			e.attached(run, -1)
 			e.release(s)
 			return nil, err
