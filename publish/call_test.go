@@ -198,6 +198,7 @@ func TestCompanions(t *testing.T) {
 	good := runOf(c.callResult("relavium_good", ""))
 	c.call("1", "relavium_deploy", "")
 	run, gate := openGate(c)
+	waitState(t, e, run, engine.Waiting)
 
 	status := c.callResult("relavium_run_status", fmt.Sprintf(`,"arguments":{"run":%q}`, run))
 	for _, want := range []string{`"status":"waiting"`, `"id":"ask"`, `"waiting":[{"gate":"` + gate, `"message":"Proceed?"`} {

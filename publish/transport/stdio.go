@@ -17,6 +17,7 @@ import (
 const (
 	DefaultMaxLine     = 4 << 20
 	DefaultMaxInFlight = 1024
+	DefaultMaxHeld     = 256 << 20
 	DefaultEOFGrace    = 1500 * time.Millisecond
 	DefaultStopGrace   = 8 * time.Second
 
@@ -38,6 +39,7 @@ type Stdio struct {
 
 	MaxLine     int           // bytes of one message; 0 means DefaultMaxLine
 	MaxInFlight int           // requests at once; 0 means DefaultMaxInFlight
+	MaxHeld     int           // bytes of their messages; 0 means DefaultMaxHeld
 	EOFGrace    time.Duration // how long calls may still answer after EOF; 0 means DefaultEOFGrace
 	StopGrace   time.Duration // how long they may after ctx ended; 0 means DefaultStopGrace
 }
@@ -134,6 +136,7 @@ type conn struct {
 	flights map[string]*flight // by idKey, until answered
 	leaving []*flight          // cancelled and not yet ended
 	running int                // requests, until their answer is written
+	held    int                // bytes of their messages
 
 	out    chan outgoing
 	broken chan struct{} // closed when a write failed
@@ -235,22 +238,24 @@ func (c *conn) take(ctx, base context.Context, m incoming) bool {
 		// however many calls wait. Neither waits for anything.
 		c.post(ctx, replyLine(msg.id, c.stdio.Answer(base, c.request(base, msg))))
 	default:
-		c.start(ctx, base, msg)
+		c.start(ctx, base, msg, len(m.line))
 	}
 	return true
 }
 
 // start runs one request in a goroutine of its own.
-func (c *conn) start(ctx, base context.Context, msg message) {
+func (c *conn) start(ctx, base context.Context, msg message, size int) {
 	rctx, end := context.WithCancelCause(base)
 	f := &flight{cancel: end, done: make(chan struct{})}
 	key := idKey(msg.id)
 	c.mu.Lock()
 	_, twice := c.flights[key]
-	full := c.running >= cmp.Or(c.stdio.MaxInFlight, DefaultMaxInFlight)
+	full := c.running >= cmp.Or(c.stdio.MaxInFlight, DefaultMaxInFlight) ||
+		c.held+size > cmp.Or(c.stdio.MaxHeld, DefaultMaxHeld)
 	if !twice && !full {
 		c.flights[key] = f
 		c.running++
+		c.held += size
 	}
 	before := c.leaving
 	c.mu.Unlock()
@@ -279,6 +284,7 @@ func (c *conn) start(ctx, base context.Context, msg message) {
 		end(nil)
 		c.mu.Lock()
 		c.running--
+		c.held -= size
 		c.mu.Unlock()
 	})
 }

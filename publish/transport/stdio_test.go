@@ -273,7 +273,7 @@ func TestServeCancel(t *testing.T) {
 func TestServeBound(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
-	p := connect(t, &Stdio{MaxInFlight: 2, Answer: func(_ context.Context, req *Request) Reply {
+	p := connect(t, &Stdio{MaxInFlight: 2, MaxHeld: 100, Answer: func(_ context.Context, req *Request) Reply {
 		if req.Method == "wait" {
 			<-release
 		}
@@ -296,6 +296,11 @@ func TestServeBound(t *testing.T) {
 	close(release)
 	p.receive()
 	p.receive()
+	p.send(`{"jsonrpc":"2.0","id":5,"method":"x","params":{"a":"` + strings.Repeat("x", 100) + `"}}`)
+	want = `{"jsonrpc":"2.0","id":5,"error":{"code":-32603,"message":"too many requests in flight"}}`
+	if got := p.receive(); got != want {
+		t.Errorf("a request over the bound of bytes is answered %s, want %s", got, want)
+	}
 }
 
 // Thirty-two requests at once with many notifications each: none is lost, each
