@@ -22,7 +22,7 @@ type place struct {
 func (s *shell) findPlace(cwd string) (place, error) {
 	var p place
 	p.userHome = s.env["HOME"]
-	if p.userHome == "" {
+	if runtime.GOOS == "windows" {
 		p.userHome = s.env["USERPROFILE"]
 	}
 	home := s.env["RELAVIUM_HOME"]

@@ -133,7 +133,7 @@ func (a *app) printGate(gate *engine.Gate) error {
 	if gate.Decision != "" {
 		field("decision", standing(gate))
 		field("comment", gate.Comment)
-		field("payload", jsonText(gate.Payload))
+		field("payload", string(gate.Payload))
 	}
 	for line := range strings.Lines(plain(gate.Message)) {
 		b.WriteString("  | " + strings.TrimRight(line, "\n") + "\n")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -297,12 +296,4 @@ func (a *app) said(asJSON bool, thing any, format string, args ...any) error {
 	}
 	_, err := fmt.Fprintf(a.stderr, format+"\n", args...)
 	return err
-}
-
-// jsonText is a JSON value as one line.
-func jsonText(value json.RawMessage) string {
-	if value == nil {
-		return ""
-	}
-	return string(value)
 }

@@ -21,9 +21,13 @@ import (
 // mcp_call.
 const everyMCPCall = "@mcp_call"
 
-// eofCloseGrace bounds the closing of the store after the end of the input, so
-// that the process ends within 2 s of it.
-const eofCloseGrace = 400 * time.Millisecond
+// After the end of the input the process is gone within 2 s, of which the calls in
+// flight have 1.8 s; after a signal within 10 s. A store that is not closed by
+// then is as after a crash: the runs in it are parked.
+const (
+	eofCloseGrace = 150 * time.Millisecond
+	stopGrace     = 5 * time.Second
+)
 
 type serveFlags struct {
 	folders    []string
@@ -172,6 +176,7 @@ func (at *site) published(folders []string) (listed []publish.Workflow, projects
 		byID[loaded.Workflow.ID] = loaded
 		keys[at.projectOf(loaded.Root).Key] = true
 	}
+	at.warnOfNames(byID)
 	ids, err := at.publishList(catalog, byID, folders)
 	if err != nil {
 		return nil, nil, err
@@ -188,6 +193,17 @@ func (at *site) published(folders []string) (listed []publish.Workflow, projects
 		at.log.Warn("workflow file", "file", warning.File, "line", warning.Line, "where", warning.Where, "what", warning.What)
 	}
 	return listed, slices.Sorted(maps.Keys(keys)), nil
+}
+
+// warnOfNames tells of a configured workflow that is not loaded under this name
+// but nearly: its rules would not hold.
+func (at *site) warnOfNames(byID map[string]*workflows.Loaded) {
+	ids := slices.Sorted(maps.Keys(byID))
+	for _, id := range slices.Sorted(maps.Keys(at.Serve.Workflow)) {
+		if near := closest(id, ids); near != "" && near != id {
+			at.log.Warn("the configuration of a workflow that is not loaded", "key", "serve.workflow."+id, "nearest loaded", near)
+		}
+	}
 }
 
 // publishList resolves the publish list to ids, in the order of the list. A file
@@ -266,5 +282,6 @@ func (a *app) publishing(at *site, eng *engine.Engine, listed []publish.Workflow
 		HasEnv:     func(name string) bool { return a.env[name] != "" },
 		Variables:  at.Variables,
 		Version:    readVersion().Version,
+		StopGrace:  stopGrace,
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // closeGrace bounds the closing of the run store.
-const closeGrace = 8 * time.Second
+const closeGrace = 4 * time.Second
 
 // noAgents is the agent runner of a build without agents.
 type noAgents struct{}
