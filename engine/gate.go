@@ -186,24 +186,36 @@ func (e *Engine) decided(g Gate) {
 	e.look()
 }
 
-// hear takes in a decision of one of the open gates of this segment, once.
+// hear takes in a decision of one of the open gates of this segment. The gate counts
+// as open until the loop has settled it: a segment that closes first goes on with it
+// in the next one.
 func (x *execution) hear(g Gate) {
 	x.mu.Lock()
-	node, ok := x.waiting[g.ID]
-	delete(x.waiting, g.ID)
-	x.mu.Unlock()
-	if !ok {
+	defer x.mu.Unlock()
+	if _, ok := x.waiting[g.ID]; !ok {
 		return
 	}
-	x.work.Go(func() {
-		x.report(func(ctx context.Context) error {
-			v := x.nodes[node]
-			if v.state != "waiting" || x.ended() {
-				return nil
+	x.heard = append(x.heard, g)
+	select {
+	case x.bell <- struct{}{}:
+	default:
+	}
+}
+
+// settleHeard settles the gates that were decided meanwhile, each once.
+func (x *execution) settleHeard(ctx context.Context) error {
+	x.mu.Lock()
+	heard := x.heard
+	x.heard = nil
+	x.mu.Unlock()
+	for _, g := range heard {
+		if v := x.nodes[g.Node]; v.state == "waiting" && !x.ended() {
+			if err := x.settleGate(ctx, g.Node, v, g); err != nil {
+				return err
 			}
-			return x.settleGate(ctx, node, v, g)
-		})
-	})
+		}
+	}
+	return nil
 }
 
 // openGate makes the gate durable and waits, or goes on with what was decided.
@@ -305,6 +317,9 @@ func (x *execution) openGates() []string {
 
 // settleGate completes a gate node with its decision; a rejecting time-out ends the run.
 func (x *execution) settleGate(ctx context.Context, id string, v *vertex, g Gate) error {
+	x.mu.Lock()
+	delete(x.waiting, g.ID)
+	x.mu.Unlock()
 	took := g.Decided.Sub(g.Opened)
 	var events []Event
 	if !x.seen[GateResumed+" "+g.ID] {

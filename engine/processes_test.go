@@ -3,15 +3,18 @@ package engine_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/workflows"
 )
 
 const gateFragment = `
@@ -740,5 +743,103 @@ func TestRetriesJoinAfterTheServerDied(t *testing.T) {
 		if !s.Joined || s.Run != runs[i] {
 			t.Errorf("request %d: the retry got run %s (joined %v), want %s", i, s.Run, s.Joined, runs[i])
 		}
+	}
+}
+
+// TestDecisionsRaceWithTheEndOfTheSegment decides each gate in the moment it opens,
+// while the segment that opened it is about to close.
+func TestDecisionsRaceWithTheEndOfTheSegment(t *testing.T) {
+	t.Parallel()
+	e := open(t, storePath(t), nil)
+	w := parse(t, gateFragment)
+	req := request(t, w, `{}`)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 25 {
+				s, err := e.Start(t.Context(), req)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				a, err := e.Attach(t.Context(), s.Run, engine.Local)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for {
+					ev, err := a.Next(t.Context())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if ev.Type == engine.GatePaused {
+						if _, err := e.Decide(t.Context(), ev.Gate, engine.Decision{Decision: engine.Approved, By: "x", Via: engine.ViaConsole}); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+					if ev.Terminal() {
+						if ev.Type != engine.RunCompleted {
+							t.Errorf("run %s ended %s: %v", s.Run, ev.Type, ev.Error)
+						}
+						break
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestPanicInTheAgentRoom fails the node as internal; the process lives.
+func TestPanicInTheAgentRoom(t *testing.T) {
+	t.Parallel()
+	e := open(t, storePath(t), func(o *engine.Options) {
+		o.Agent = agentFunc(func(context.Context, engine.AgentCall) (engine.AgentResult, error) { panic("secret detail") })
+	})
+	end := last(finish(t, e, request(t, parse(t, slowFragment), `{}`)))
+	if end.Type != engine.RunFailed || end.Error.Code != engine.CodeInternal || end.Error.CorrelationID == "" {
+		t.Fatalf("ended %s with %+v, want an internal failure with a correlation id", end.Type, end.Error)
+	}
+	if strings.Contains(end.Error.Message, "secret") {
+		t.Errorf("the message tells %q", end.Error.Message)
+	}
+}
+
+// TestUnreadableDefinitionIsBlocked keeps a run whose definition this process cannot
+// read, and lets it go on in one that can.
+func TestUnreadableDefinitionIsBlocked(t *testing.T) {
+	t.Parallel()
+	path := storePath(t)
+	first := open(t, path, nil)
+	run, gates := untilPaused(t, first, request(t, parse(t, gateFragment), `{}`))
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	blind := open(t, path, func(o *engine.Options) {
+		o.Load = func(json.RawMessage) (*workflows.Workflow, error) { return nil, errors.New("unknown node type") }
+	})
+	if _, err := blind.Decide(t.Context(), gates[0], engine.Decision{Decision: engine.Approved, By: "x", Via: engine.ViaConsole}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(20 * time.Millisecond) {
+		r, err := blind.Runs(t.Context(), engine.RunFilter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r[0].State == engine.Blocked && r[0].Reason != "" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("run is %s (%q), want blocked with a reason", r[0].State, r[0].Reason)
+		}
+	}
+	if err := blind.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again := open(t, path, nil)
+	if end := last(follow(t, again, run)); end.Type != engine.RunCompleted {
+		t.Errorf("ended %s, want run:completed", end.Type)
 	}
 }

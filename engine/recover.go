@@ -27,7 +27,7 @@ func (e *Engine) takeOver(ctx context.Context) error {
 		}
 		errs = append(errs, err, d.Release())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, e.unblock(ctx))...)
 }
 
 // takeFrom reports whether nothing of the executor is left.
@@ -52,7 +52,7 @@ func (e *Engine) takeFrom(ctx context.Context, executor string) (bool, error) {
 		case l.ABI != durable.ABI:
 			all = false
 			if r.state != Blocked && !r.state.Terminal() {
-				err = e.block(ctx, r, fmt.Sprintf("engine version %s began it, this is %s", l.ABI, durable.ABI), errors.New("other engine version"))
+				err = e.block(ctx, r, fmt.Sprintf("engine version %s began it, this is %s", l.ABI, durable.ABI), r.seg, errors.New("other engine version"))
 			}
 		case r.state.Terminal() || r.seg != l.K:
 			err = e.executor.Abandon([]durable.Ref{l.Ref})
@@ -69,6 +69,100 @@ func (e *Engine) takeFrom(ctx context.Context, executor string) (bool, error) {
 		e.log.LogAttrs(ctx, slog.LevelInfo, "runs taken over", slog.Int("count", len(resume)), slog.String("from", executor))
 	}
 	return all, e.executor.Resume(resume)
+}
+
+// block marks a run that this version cannot continue; it stays answerable at its
+// gates. It goes on, in a segment of its own, in a process that can.
+func (e *Engine) block(ctx context.Context, r *row, reason string, next int, cause error) error {
+	e.log.LogAttrs(ctx, slog.LevelError, "run is blocked", runAttr(r.id), slog.String("reason", reason), errAttr(cause))
+	raw, err := encode(&RunError{Code: CodeInternal, Message: reason})
+	if err != nil {
+		return err
+	}
+	return e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `update runs set state='blocked', error=?, seg=? where id=? and ended is null`, string(raw), next, r.id)
+		return err
+	})
+}
+
+// unblock lets runs go on that a process before could not read: those whose next
+// segment nobody began.
+func (e *Engine) unblock(ctx context.Context) error {
+	ids, err := e.strings(ctx, `select r.id from runs r where r.state='blocked' and r.project in (select value from json_each(?))
+		and not exists(select 1 from workflow_status w where w.workflow_uuid=r.id||'#'||r.seg)`, list(e.mine()))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range ids {
+		if _, err := e.Definition(ctx, id); err != nil {
+			continue // still blocked, for the reason that it shows
+		}
+		errs = append(errs, e.write(ctx, `update runs set state='running', error=null where id=? and state='blocked'`, id))
+	}
+	return errors.Join(errs...)
+}
+
+// failStuck ends runs whose segment DBOS gave up, which only faults of ours or a
+// segment recovered ten thousand times bring about.
+func (e *Engine) failStuck(ctx context.Context) error {
+	ids, err := e.strings(ctx, `select r.id from runs r join workflow_status w on w.workflow_uuid=r.id||'#'||r.seg
+		where r.state='running' and r.project in (select value from json_each(?)) and w.status not in ('PENDING','ENQUEUED','DELAYED')`, list(e.mine()))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range ids {
+		if e.live(id) == nil {
+			errs = append(errs, e.failBroken(ctx, id, errors.New("its segment was given up")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// failBroken ends a run as failed internal, outside any segment.
+func (e *Engine) failBroken(ctx context.Context, run string, cause error) error {
+	failure := e.internal(ctx, run, "", cause)
+	raw, err := encode(failure)
+	if err != nil {
+		return err
+	}
+	now := e.now()
+	err = e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+		r, err := scanRun(tx.QueryRowContext(ctx, `select `+runColumns+` from runs where id=? and ended is null`, run))
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		ev := Event{Type: RunFailed, Run: run, N: r.lastEvent + 1, Time: now.UTC(), Error: failure, PartialOutputs: []byte("{}"), CumulativeCost: &r.cost}
+		if err := putEvents(ctx, tx, []Event{ev}); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `update runs set state='failed', error=?, ended=?, last_event=? where id=?`, string(raw), now.UnixMilli(), ev.N, run)
+		return err
+	})
+	e.look()
+	return err
+}
+
+// strings reads one text column.
+func (e *Engine) strings(ctx context.Context, query string, args ...any) ([]string, error) {
+	rows, err := e.file.Read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	var out []string
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, rows.Err()
 }
 
 // raise moves the run's epoch on: what the execution before still tries to write
@@ -98,6 +192,9 @@ func (e *Engine) dropHeldBy(ctx context.Context, executor string) error {
 // sweep continues segments of this executor that run nowhere, which nothing but a
 // fault of ours leaves behind.
 func (e *Engine) sweep(ctx context.Context) error {
+	if err := e.failStuck(ctx); err != nil {
+		return err
+	}
 	left, err := e.executor.Left(ctx, e.executor.ID())
 	if err != nil {
 		return err

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,6 +52,8 @@ type execution struct {
 
 	mu      sync.Mutex
 	waiting map[string]string // gate id → node, open gates of this segment
+	heard   []Gate            // decided meanwhile, for the loop
+	bell    chan struct{}     // rung when heard grows
 
 	tokens Tokens
 	cost   int64
@@ -77,8 +78,13 @@ func (v *vertex) settled() bool {
 }
 
 // segment is the function that the durable executor runs.
-func (e *Engine) segment(seg *durable.Segment) error {
+func (e *Engine) segment(seg *durable.Segment) (err error) {
 	ctx := seg.Context()
+	defer func() {
+		if p := recover(); p != nil {
+			err = e.failBroken(ctx, seg.Run, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+		}
+	}()
 	for {
 		again, err := e.runSegment(ctx, seg)
 		switch {
@@ -111,7 +117,7 @@ func (e *Engine) runSegment(ctx context.Context, seg *durable.Segment) (again bo
 	}
 	wf, err := e.definition(ctx, r.digest)
 	if err != nil {
-		return false, e.block(ctx, r, "its definition cannot be read by this version", err)
+		return false, e.block(ctx, r, "its definition cannot be read by this version", r.seg+1, err)
 	}
 	x := &execution{
 		e: e, seg: seg, row: r, wf: wf,
@@ -121,6 +127,7 @@ func (e *Engine) runSegment(ctx context.Context, seg *durable.Segment) (again bo
 		over:    make(chan struct{}),
 		seen:    make(map[string]bool),
 		waiting: make(map[string]string),
+		bell:    make(chan struct{}, 1),
 	}
 	x.ctx, x.cancel = context.WithCancelCause(ctx)
 	defer x.cancel(nil)
@@ -164,9 +171,7 @@ func (x *execution) open(ctx context.Context) (int64, error) {
 	s.live = true
 	if s.next() != x.row.lastEvent+1 {
 		// Another process stored events that this stream has not seen.
-		s.base, s.events = x.row.lastEvent+1, nil
-		close(s.changed)
-		s.changed = make(chan struct{})
+		s.restart(x.row.lastEvent + 1)
 	}
 	s.mu.Unlock()
 	x.e.mu.Lock()
@@ -283,6 +288,10 @@ func (x *execution) loop(ctx context.Context) error {
 		select {
 		case f := <-x.inbox:
 			if err := f(ctx); err != nil {
+				return err
+			}
+		case <-x.bell:
+			if err := x.settleHeard(ctx); err != nil {
 				return err
 			}
 		case <-done:
@@ -554,19 +563,6 @@ func (x *execution) drain(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// block marks a run that this version cannot continue; it stays answerable.
-func (e *Engine) block(ctx context.Context, r *row, reason string, cause error) error {
-	e.log.LogAttrs(ctx, slog.LevelError, "run is blocked", runAttr(r.id), slog.String("reason", reason), errAttr(cause))
-	raw, err := encode(&RunError{Code: CodeInternal, Message: reason})
-	if err != nil {
-		return err
-	}
-	return e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `update runs set state='blocked', error=? where id=? and ended is null`, string(raw), r.id)
-		return err
-	})
 }
 
 // workflowID is the surrogate that events carry: UUIDv5 of project key and workflow id.

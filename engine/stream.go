@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"sync"
 )
@@ -42,6 +43,13 @@ func (s *stream) next() int64 { return s.base + int64(len(s.events)) }
 // append adds events that follow on; s.mu is held.
 func (s *stream) append(events ...Event) {
 	s.events = append(s.events, events...)
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// restart lets the stream begin anew at a number before which all is stored; s.mu is held.
+func (s *stream) restart(base int64) {
+	s.base, s.events = base, nil
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -107,6 +115,11 @@ func (e *Engine) Attach(ctx context.Context, run string, p Principal) (*Attachme
 	}
 	s := e.stream(run, r.lastEvent+1)
 	e.attached(run, +1)
+	if err := e.catchUp(ctx, s); err != nil {
+		e.attached(run, -1)
+		e.release(s)
+		return nil, err
+	}
 	if e.executor != nil && (!r.detached.IsZero() || r.holder != e.executor.ID()) {
 		if err := e.write(ctx, `update runs set detached=null, detach_reason=null, holder=? where id=? and claimed is null`, e.executor.ID(), run); err != nil {
 			e.attached(run, -1)
@@ -115,6 +128,21 @@ func (e *Engine) Attach(ctx context.Context, run string, p Principal) (*Attachme
 		}
 	}
 	return &Attachment{e: e, run: run, s: s}, nil
+}
+
+// catchUp moves a stream past what was stored before it was made known: of those
+// events the janitor told nobody.
+func (e *Engine) catchUp(ctx context.Context, s *stream) error {
+	var last int64
+	if err := e.file.Read.QueryRowContext(ctx, `select last_event from runs where id=?`, s.run).Scan(&last); err != nil {
+		return fmt.Errorf("run store: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.live && s.next() <= last {
+		s.restart(last + 1)
+	}
+	return nil
 }
 
 // Next returns the run's events in order, from the first, live ones as they

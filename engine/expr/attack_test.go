@@ -201,7 +201,7 @@ func TestAttacks(t *testing.T) {
 	for i, a := range attacks() {
 		t.Run(a.name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, exe)
 			cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", attackEnv, i))
@@ -214,12 +214,16 @@ func TestAttacks(t *testing.T) {
 				t.Fatalf("answer %q: %v", out, err)
 			}
 			t.Logf("%s: %.60s in %v, %d MB", a.name, got.Result, got.Elapsed.Round(time.Millisecond), got.PeakMB)
-			if want := strings.Split(a.want, "|"); !slices.Contains(want, got.Result) {
+			want := strings.Split(a.want, "|")
+			if slowdown > 1 {
+				want = append(want, ReasonTimeout) // the work may not fit into the time
+			}
+			if !slices.Contains(want, got.Result) {
 				t.Errorf("%s: Eval = %.80s, want one of %v", a.name, got.Result, want)
 			}
 			// The cap is wall time. The margin is for a builtin that does not
 			// look at the clock; on a busy machine the work done counts.
-			if most := evalTimeout + 2*time.Second; got.Elapsed > most && got.CPU > most {
+			if most := evalTimeout + slowdown*2*time.Second; got.Elapsed > most && got.CPU > most {
 				t.Errorf("%s: Eval took %v and %v of a processor, want about %v at most", a.name, got.Elapsed, got.CPU, evalTimeout)
 			}
 			if got.PeakMB > 160 {
