@@ -43,7 +43,7 @@ func TestPrepareHome(t *testing.T) {
 	wantMode(t, store, 0o600)
 
 	// A home that is the user's own folder keeps the mode it has.
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // as homes often are
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := prepareHome(place{home: dir, userHome: dir}); err != nil {

@@ -261,6 +261,38 @@ func TestPlain(t *testing.T) {
 	}
 }
 
+// Whatever the bytes are, reading ends, and keys stand on lines that exist.
+func FuzzParseConfig(f *testing.F) {
+	for _, line := range forbidden() {
+		f.Add(line)
+	}
+	for _, texts := range append(tightening(), loosening()...) {
+		f.Add(texts[0] + "\n" + texts[1])
+	}
+	f.Add("a = [[{b = {c = 1}}, 2], {'' = {}}]\n[x.\"y.z\"]\n[[x.q]]\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		got, err := parseConfig("config.toml", []byte(text))
+		if err != nil {
+			if exitCode(err) != exitFault {
+				t.Fatalf("parseConfig(%q) = %v, want exit 2", text, err)
+			}
+			return
+		}
+		lines := strings.Count(text, "\n") + 1
+		for _, key := range got.keys {
+			if len(key.path) == 0 || key.line < 1 || key.line > lines {
+				t.Fatalf("parseConfig(%q): key %q on line %d of %d", text, key.path, key.line, lines)
+			}
+		}
+		if err := checkValues(got); err == nil {
+			base := builtinSettings()
+			_ = checkProject(got, &base)
+			_ = overlay(base, got.settings)
+			_ = checkServers([]*configFile{got})
+		}
+	})
+}
+
 func TestNearest(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]string{

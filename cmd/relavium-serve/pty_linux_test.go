@@ -129,7 +129,7 @@ func (s *screen) start(ctx context.Context, project string, args ...string) (std
 	return stdout, ended
 }
 
-func gated(t *testing.T) string {
+func gatedProject(t *testing.T) string {
 	t.Helper()
 	project := filepath.Join(t.TempDir(), "p")
 	if err := os.MkdirAll(filepath.Join(project, ".relavium"), 0o700); err != nil {
@@ -156,7 +156,7 @@ workflow:
 func TestRunAsksOnATerminal(t *testing.T) {
 	t.Parallel()
 	s := openScreen(t)
-	stdout, code := s.start(t.Context(), gated(t), "run", "ship")
+	stdout, code := s.start(t.Context(), gatedProject(t), "run", "ship")
 	_, at := s.await(`gate ask of ship waits for approval`, 0)
 	_, at = s.await(`\| Ship it\?`, at)
 	_, at = s.await(`for: ann`, at)
@@ -194,7 +194,7 @@ func TestRunCancelledBySignal(t *testing.T) {
 	s := openScreen(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
-	project := gated(t)
+	project := gatedProject(t)
 	_, code := s.start(ctx, project, "run", "ship")
 	s.await(`approve or reject`, 0)
 	interrupt()
@@ -212,7 +212,7 @@ func TestRunCancelledBySignal(t *testing.T) {
 func TestRunLeavesTheGateOpen(t *testing.T) {
 	t.Parallel()
 	s := openScreen(t)
-	_, code := s.start(t.Context(), gated(t), "run", "ship")
+	_, code := s.start(t.Context(), gatedProject(t), "run", "ship")
 	s.await(`approve or reject`, 0)
 	if _, err := s.master.Write([]byte{4}); err != nil { // Ctrl-D
 		t.Fatal(err)
@@ -227,7 +227,7 @@ func TestRunLeavesTheGateOpen(t *testing.T) {
 func TestRunSeesADecisionFromElsewhere(t *testing.T) {
 	t.Parallel()
 	s, other := openScreen(t), openScreen(t)
-	project := gated(t)
+	project := gatedProject(t)
 	stdout, code := s.start(t.Context(), project, "run", "ship")
 	id, at := s.await(`gate id: ([0-9a-f-]{36})`, 0)
 	listed, ended := other.start(t.Context(), project, "gate", "list")
@@ -256,7 +256,7 @@ func TestRunSeesADecisionFromElsewhere(t *testing.T) {
 func TestResumeFollows(t *testing.T) {
 	t.Parallel()
 	s, other := openScreen(t), openScreen(t)
-	project := gated(t)
+	project := gatedProject(t)
 	stdout, code := s.start(t.Context(), project, "run", "ship")
 	owner, at := s.await(`run ([0-9a-f-]{36})`, 0)
 	id, at := s.await(`gate id: ([0-9a-f-]{36})`, at)

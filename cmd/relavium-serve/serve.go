@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -140,8 +139,12 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	if len(listed) == 0 {
 		at.log.WarnContext(ctx, "nothing is published, so no tool is listed: name workflows with --publish or [serve] publish")
 	}
-	at.log.InfoContext(ctx, "serving", "transport", "stdio", "workflows", len(listed), "store", "serve.db in RELAVIUM_HOME",
-		"gates may be answered by", strings.Join(at.Gates.Accept, ", "))
+	at.log.InfoContext(ctx, "serving", "transport", "stdio", "workflows", len(listed), "store", "serve.db in RELAVIUM_HOME")
+	for i := range listed {
+		if via := at.accept(listed[i].ID); gated(listed[i].Workflow) && !slices.Contains(via, engine.ViaCLI) && !slices.Contains(via, engine.ViaCLINonInteractive) {
+			at.log.WarnContext(ctx, "gates are decided on the command line only in this build, and accept leaves that out", "workflow", listed[i].ID)
+		}
+	}
 	if isTerminal(a.stdin) {
 		at.log.InfoContext(ctx, "an MCP client is expected on the standard input; Ctrl-D ends the server")
 	}
@@ -258,12 +261,16 @@ func (at *site) publishable(loaded *workflows.Loaded) (publish.Workflow, error) 
 	if set.Tool != nil {
 		published.Tool = *set.Tool
 	}
-	gated := slices.ContainsFunc(w.Nodes, func(n workflows.Node) bool { return n.Type() == "human_gate" })
-	if set.ApproverNotRequester != nil && *set.ApproverNotRequester && gated {
+	if set.ApproverNotRequester != nil && *set.ApproverNotRequester && gated(w) {
 		return published, invalid("take "+w.ID+" off the publish list, or unset serve.workflow."+w.ID+".approver_not_requester",
 			"workflow %q: over stdio every call and every decision is of one principal, so with approver_not_requester nobody could decide its gates", w.ID)
 	}
 	return published, nil
+}
+
+// gated reports whether a workflow has a gate.
+func gated(w *workflows.Workflow) bool {
+	return slices.ContainsFunc(w.Nodes, func(n workflows.Node) bool { return n.Type() == "human_gate" })
 }
 
 func (a *app) publishing(at *site, eng *engine.Engine, listed []publish.Workflow, flags *serveFlags) publish.Options {
