@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -211,16 +210,4 @@ func count(n int) string {
 // detached is for the store's work that a request's end must not cut short.
 func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
-}
-
-// claim makes the exchange tell the engine, once its result reached the client,
-// that nobody needs to join the run any more.
-func (s *Server) claim(ctx context.Context, x *exchange, run string) {
-	x.delivered = func() {
-		cctx, done := detached(ctx)
-		defer done()
-		if err := s.engine.Claim(cctx, run); err != nil {
-			s.log.WarnContext(ctx, "claim a result", slog.String("run", run), slog.Any("error", err))
-		}
-	}
 }

@@ -36,6 +36,7 @@ type exchange struct {
 	caller    caller
 	fault     *transport.Error // the JSON-RPC error to answer with, set by a handler
 	delivered func()           // to call once the answer reached the client
+	lost      func()           // to call when it could not
 }
 
 type exchangeKey struct{}
@@ -126,7 +127,7 @@ func (s *Server) reply(x *exchange, response mcp.JSONRPCMessage) transport.Reply
 		if err != nil {
 			return transport.Reply{Error: s.internalFault(x.request.Method, slog.Any("error", err))}
 		}
-		return transport.Reply{Result: readable(body), Delivered: x.delivered}
+		return transport.Reply{Result: readable(body), Delivered: x.delivered, Lost: x.lost}
 	case mcp.JSONRPCError:
 		return transport.Reply{Error: s.faultOf(x, r.Error)}
 	}

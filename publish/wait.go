@@ -52,12 +52,16 @@ func (w *wait) result(ctx context.Context) (result *mcp.CallToolResult, over boo
 		}
 	}()
 	w.waiting = map[string]string{}
+	w.track(0)
 	for {
 		ev, err := w.next(ctx)
+		if err == nil {
+			w.track(ev.N)
+		}
 		switch {
 		case err == nil && ev.Terminal():
 			settled = true
-			w.server.claim(ctx, w.x, w.run)
+			w.claim(ctx)
 			return w.server.ended(w.x, w.run, &ev, w.joined), false
 		case err == nil:
 			w.event(ctx, &ev)
@@ -115,8 +119,33 @@ func (w *wait) interrupted(ctx context.Context) *mcp.CallToolResult {
 		}
 		return stopping(w.run) // not written
 	}
+	if errors.Is(cause, transport.ErrStreamClosed) {
+		w.detach(ctx, engine.DetachClose)
+		return stopping(w.run) // not written
+	}
 	w.detach(ctx, engine.DetachDrop)
 	return stopping(w.run)
+}
+
+// claim makes the exchange tell the engine what became of the result: once it
+// reached the client nobody needs to join the run any more, and if it did not a
+// retry may.
+func (w *wait) claim(ctx context.Context) {
+	w.x.delivered = func() {
+		cctx, done := detached(ctx)
+		defer done()
+		if err := w.server.engine.Claim(cctx, w.run); err != nil {
+			w.server.log.WarnContext(ctx, "claim a result", slog.String("run", w.run), slog.Any("error", err))
+		}
+	}
+	w.x.lost = func() { w.detach(ctx, engine.DetachDrop) }
+}
+
+// track tells the transport how far the caller hears of the run.
+func (w *wait) track(n int64) {
+	if w.x.request.Track != nil {
+		w.x.request.Track(w.run, n)
+	}
 }
 
 func (w *wait) detach(ctx context.Context, reason string) {

@@ -278,7 +278,9 @@ func (c *conn) start(ctx, base context.Context, msg message, size int) {
 		c.mu.Unlock()
 		close(f.done)
 		line := replyLine(msg.id, reply)
-		if line != nil && !silenced(rctx) && c.send(line) == nil && reply.Delivered != nil {
+		if line == nil || silenced(rctx) || c.send(line) != nil {
+			lost(rctx, reply)
+		} else if reply.Delivered != nil {
 			reply.Delivered()
 		}
 		end(nil)
@@ -314,7 +316,7 @@ func settle(ctx context.Context, leaving []*flight) {
 func silenced(ctx context.Context) bool {
 	cause := context.Cause(ctx)
 	_, cancelled := errors.AsType[*CancelledError](cause)
-	return cancelled || errors.Is(cause, ErrClosed)
+	return cancelled || errors.Is(cause, ErrClosed) || errors.Is(cause, ErrStreamClosed)
 }
 
 func (c *conn) request(rctx context.Context, msg message) *Request {

@@ -28,6 +28,9 @@ const (
 var (
 	// ErrClosed says that the connection is gone and nobody reads an answer.
 	ErrClosed = errors.New("transport: connection closed")
+	// ErrStreamClosed says that the client closed the stream of this request,
+	// which on 2026-07-28 is how it cancels; nobody reads an answer.
+	ErrStreamClosed = errors.New("transport: stream closed")
 	// ErrStopping says that the server is stopping; an answer is still written.
 	ErrStopping = errors.New("transport: server is stopping")
 )
@@ -49,11 +52,12 @@ func (e *Error) Error() string { return fmt.Sprintf("json-rpc %d: %s", e.Code, e
 
 // A Reply answers one request: Result or Error. With neither, nothing is
 // written. Delivered, if set, is called once after the reply was written to an
-// open connection without error.
+// open connection without error; Lost, if set, when that was not possible.
 type Reply struct {
 	Result    json.RawMessage
 	Error     *Error
 	Delivered func()
+	Lost      func()
 }
 
 // An AnswerFunc answers one request. It is called from many goroutines, must
@@ -76,6 +80,13 @@ type Request struct {
 	// response. It fails once the request was cancelled or the connection is
 	// gone; nothing is written then. Params must encode to a JSON object.
 	Notify func(method string, params json.RawMessage) error
+	// OneBody says that the client takes one response and nothing else: what
+	// Notify is given goes nowhere, and the client cannot be asked anything.
+	OneBody bool
+	// Track, if set, is told the run that the request waits for and the number
+	// of the run's event that the next message tells of, so that a client that
+	// comes back can say how far it heard.
+	Track func(run string, n int64)
 }
 
 // Param returns one member of the request's params, as sent, or nil.

@@ -1,0 +1,94 @@
+package publish
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"time"
+
+	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/publish/transport"
+)
+
+// HTTPOptions are what serving over HTTP needs besides Options. The zero value
+// allows loopback names only and has the bounds of transport.HTTP.
+type HTTPOptions struct {
+	Hosts       []string      // see transport.HTTP
+	Origins     []string      // see transport.HTTP
+	MaxSessions int           // see transport.HTTP
+	SessionIdle time.Duration // see transport.HTTP
+	Hold        time.Duration // see transport.HTTP
+}
+
+// ServeHTTPOn answers what l accepts as Streamable HTTP, for the principal
+// local, until ctx ends; see transport.HTTP.Serve. It closes l.
+func (s *Server) ServeHTTPOn(ctx context.Context, l net.Listener, opt HTTPOptions) error {
+	h := transport.HTTP{
+		Answer:      s.Answer,
+		Resume:      s.Resume,
+		Waiting:     s.waits,
+		Ready:       s.ready,
+		Principal:   string(engine.Local),
+		Logger:      s.log,
+		Hosts:       opt.Hosts,
+		Origins:     opt.Origins,
+		MaxSessions: opt.MaxSessions,
+		SessionIdle: opt.SessionIdle,
+		Heartbeat:   s.opt.Heartbeat,
+		Hold:        opt.Hold,
+		StopGrace:   s.opt.StopGrace,
+	}
+	return h.Serve(ctx, l)
+}
+
+// Resume answers a tools/call again that waited for a run and whose answer did
+// not reach the client; it is a transport.ResumeFunc. A call that was cancelled
+// since ends by the cause of ctx like any other.
+func (s *Server) Resume(ctx context.Context, req *transport.Request, run string) (reply transport.Reply) {
+	defer func() {
+		if p := recover(); p != nil {
+			reply = transport.Reply{Error: s.internalFault(req.Method, slog.Any("panic", p), slog.String("stack", string(debug.Stack())))}
+		}
+	}()
+	x := &exchange{request: req, caller: callerOf(req)}
+	result := s.resumed(ctx, x, run)
+	body, err := encode(result)
+	if err != nil {
+		return transport.Reply{Error: s.internalFault(req.Method, slog.Any("error", err))}
+	}
+	return transport.Reply{Result: readable(body), Delivered: x.delivered, Lost: x.lost}
+}
+
+func (s *Server) resumed(ctx context.Context, x *exchange, run string) any {
+	sctx, done := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	defer done()
+	r, bad := s.ownRun(sctx, x, run)
+	if bad != nil {
+		return bad
+	}
+	w := &wait{
+		server: s, x: x, workflow: s.published(r), run: run, late: true,
+		progress: newProgress(x, len(r.Nodes)),
+	}
+	if err := w.attach(sctx); err != nil {
+		return s.unexpected("attach to a run", run, err)
+	}
+	done()
+	result, _ := w.result(ctx)
+	return result
+}
+
+// waits reports whether the run waits for a person.
+func (s *Server) waits(ctx context.Context, run string) bool {
+	open, err := s.engine.Gates(ctx, engine.GateFilter{Run: run, Open: true, Limit: 1})
+	return err == nil && len(open) > 0
+}
+
+// ready reports whether the run store answers.
+func (s *Server) ready(ctx context.Context) error {
+	rctx, done := context.WithTimeout(ctx, storeTimeout)
+	defer done()
+	_, err := s.engine.Runs(rctx, engine.RunFilter{Limit: 1})
+	return err
+}

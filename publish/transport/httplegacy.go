@@ -1,0 +1,235 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/mark3labs/mcp-go/mcp"
+)
+
+// legacy answers one message of a revision before 2026-07-28.
+func (e *endpoint) legacy(w http.ResponseWriter, r *http.Request, f forms, msg message, version string) {
+	if !knownVersion(w, version) {
+		return
+	}
+	switch {
+	case msg.method == string(mcp.MethodInitialize) && msg.id != nil:
+		e.initialize(w, r, f, msg)
+		return
+	case msg.method == string(mcp.MethodPing) && msg.id != nil && r.Header.Get(mcp.HeaderSessionID) == "":
+		// Pings may come before initialize.
+		e.inline(w, r, f, msg, &Session{})
+		return
+	}
+	s := e.session(w, r)
+	if s == nil {
+		return
+	}
+	defer s.leave()
+	switch {
+	case msg.id == nil: // a notification, or a response that nobody waits for
+		if msg.method == "notifications/cancelled" {
+			e.cancel(r.Context(), s, msg.params)
+		}
+		w.WriteHeader(http.StatusAccepted)
+	case msg.method == string(mcp.MethodPing):
+		e.inline(w, r, f, msg, &s.Session)
+	default:
+		e.call(w, r, f, s, msg)
+	}
+}
+
+// knownVersion refuses a revision that there is not: "If the server receives a
+// request with an invalid or unsupported MCP-Protocol-Version, it MUST respond
+// with 400 Bad Request" (MCP 2025-11-25, Streamable HTTP).
+func knownVersion(w http.ResponseWriter, version string) bool {
+	if version == "" || mcp.IsValidProtocolVersion(version) {
+		return true
+	}
+	failed(w, http.StatusBadRequest, nil, invalid("unsupported "+mcp.HeaderProtocolVersion))
+	return false
+}
+
+// initialize makes a session.
+func (e *endpoint) initialize(w http.ResponseWriter, r *http.Request, f forms, msg message) {
+	s := newSession()
+	st := e.quick(w, f)
+	reply := e.http.Answer(r.Context(), e.request(msg, st, &s.Session))
+	if version, _, _ := s.Settled(); reply.Error == nil && version != "" {
+		if !e.add(s) {
+			reply = Reply{Error: &Error{Code: CodeInternal, Message: "too many sessions"}}
+		} else {
+			w.Header().Set(mcp.HeaderSessionID, s.id)
+		}
+	}
+	deliver(r.Context(), st, msg.id, reply, false)
+}
+
+// inline answers what waits for nothing.
+func (e *endpoint) inline(w http.ResponseWriter, r *http.Request, f forms, msg message, session *Session) {
+	st := e.quick(w, f)
+	deliver(r.Context(), st, msg.id, e.http.Answer(r.Context(), e.request(msg, st, session)), false)
+}
+
+// quick is an answer that needs no sign of life.
+func (e *endpoint) quick(w http.ResponseWriter, f forms) *stream {
+	return &stream{w: w, flush: http.NewResponseController(w), events: f.events, onlyEvent: !f.json}
+}
+
+// call answers one request of a session. A connection that drops only ends the
+// wait: "Disconnection MAY occur at any time … SHOULD NOT be interpreted as the
+// client cancelling its request" (MCP 2025-11-25, Streamable HTTP).
+func (e *endpoint) call(w http.ResponseWriter, r *http.Request, f forms, s *httpSession, msg message) {
+	ctx, end := requestContext(r, ErrClosed)
+	defer end(nil)
+	fl := s.begin(msg.id, end)
+	defer s.finish(msg.id, fl)
+	version, _, _ := s.Settled()
+	st := e.stream(w, f.events, f)
+	defer st.drop()
+	st.number(version >= mcp.ProtocolVersion20251125)
+	c := &call{id: msg.id, method: msg.method, name: field(msg.params, "name"), final: -1, by: fl}
+	req := e.request(msg, st, &s.Session)
+	req.Track = func(run string, n int64) {
+		s.track(c, run, n)
+		st.at(run, n)
+	}
+	reply := e.http.Answer(ctx, req)
+	s.settled(c, fl, deliver(ctx, st, msg.id, reply, false), false)
+}
+
+// cancel ends the session's own request, and lets what it does be done before
+// the notification is answered. One whose connection dropped before is found by
+// its run.
+func (e *endpoint) cancel(ctx context.Context, s *httpSession, params json.RawMessage) {
+	var reason string
+	if raw := field(params, "reason"); raw != nil && json.Unmarshal(raw, &reason) != nil {
+		reason = ""
+	}
+	cause := &CancelledError{Reason: reason}
+	id := field(params, "requestId")
+	if flights := s.flying(id); len(flights) > 0 {
+		for _, f := range flights {
+			f.cancel(cause)
+		}
+		settle(ctx, flights)
+		return
+	}
+	c, run := s.dropped(id)
+	if c == nil {
+		return
+	}
+	cctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	end(cause)
+	e.http.Resume(cctx, e.again(c, s, func(string, json.RawMessage) error { return cause }), run)
+}
+
+// again is a call's request as far as it is kept.
+func (e *endpoint) again(c *call, s *httpSession, notify func(string, json.RawMessage) error) *Request {
+	req := &Request{ID: c.id, Method: c.method, Principal: e.http.Principal, Session: &s.Session, Notify: notify}
+	if c.name != nil {
+		req.Params = object([]member{{key: "name", raw: []byte(`"name"`), value: c.name}})
+	}
+	return req
+}
+
+// array answers a batch, which 2025-03-26 alone has, member by member.
+func (e *endpoint) array(w http.ResponseWriter, r *http.Request, f forms, version string, body []byte) {
+	refuse := func(text string) { failed(w, http.StatusBadRequest, nil, invalid(text)) }
+	if mcp.IsModernProtocol(version) || r.Header.Get(mcp.HeaderSessionID) == "" {
+		refuse("a message is one JSON object")
+		return
+	}
+	var members []json.RawMessage
+	if json.Unmarshal(body, &members) != nil {
+		failed(w, http.StatusBadRequest, nil, &Error{Code: CodeParse, Message: "parse error: not a JSON text in UTF-8"})
+		return
+	}
+	if !knownVersion(w, version) {
+		return
+	}
+	s := e.session(w, r)
+	if s == nil {
+		return
+	}
+	defer s.leave()
+	negotiated, _, _ := s.Settled()
+	switch {
+	case negotiated != mcp.ProtocolVersion20250326:
+		refuse("a message is one JSON object")
+		return
+	case len(members) == 0 || len(members) > maxBatch:
+		refuse("an array has 1 to 64 messages")
+		return
+	}
+	e.batch(w, r, f, s, members)
+}
+
+func (e *endpoint) batch(w http.ResponseWriter, r *http.Request, f forms, s *httpSession, members []json.RawMessage) {
+	ctx, end := requestContext(r, ErrClosed)
+	defer end(nil)
+	st := e.stream(w, f.events, f)
+	defer st.drop()
+	var lines [][]byte
+	var replies []Reply
+	for _, raw := range members {
+		msg, id, fault := parse(raw)
+		var reply Reply
+		switch {
+		case fault != nil:
+			reply.Error = fault
+		case msg.id == nil:
+			if msg.method == "notifications/cancelled" {
+				e.cancel(r.Context(), s, msg.params)
+			}
+			continue
+		case msg.method == string(mcp.MethodInitialize):
+			id, reply.Error = msg.id, invalid("initialize is no part of an array")
+		default:
+			id, reply = msg.id, e.member(ctx, s, st, msg)
+		}
+		if reply.Error != nil || !silenced(ctx) {
+			if line := bytes.TrimSpace(orNull(id, reply)); line != nil {
+				lines, replies = append(lines, line), append(replies, reply)
+				continue
+			}
+		}
+		lost(ctx, reply)
+	}
+	if len(lines) == 0 {
+		st.accept()
+		return
+	}
+	ok := st.finishAll(lines)
+	for _, reply := range replies {
+		switch {
+		case !ok:
+			lost(ctx, reply)
+		case reply.Delivered != nil:
+			reply.Delivered()
+		}
+	}
+}
+
+// member answers one request of a batch, which may be cancelled by itself.
+func (e *endpoint) member(ctx context.Context, s *httpSession, st *stream, msg message) Reply {
+	mctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	fl := s.begin(msg.id, end)
+	defer s.finish(msg.id, fl)
+	reply := e.http.Answer(mctx, e.request(msg, st, &s.Session))
+	if silenced(mctx) {
+		lost(mctx, reply)
+		return Reply{}
+	}
+	return reply
+}
+
+func orNull(id json.RawMessage, r Reply) []byte {
+	if id == nil {
+		id = json.RawMessage("null")
+	}
+	return replyLine(id, r)
+}

@@ -1,0 +1,451 @@
+package transport
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mark3labs/mcp-go/mcp"
+)
+
+const (
+	maxCalls    = 64      // that a session remembers
+	maxStreams  = 8       // GET streams of a session
+	maxCallID   = 1 << 10 // bytes of the id of a call that is remembered
+	maxCallName = 1 << 10
+)
+
+// An httpSession is a client of a revision before 2026-07-28.
+type httpSession struct {
+	Session
+
+	id   string
+	gone chan struct{} // closed at its end
+
+	mu       sync.Mutex
+	over     bool
+	busy     int       // requests and streams
+	idle     time.Time // since when busy is 0
+	flights  map[string][]*flight
+	calls    []*call // whose answer may be wanted again, oldest first
+	listener chan struct{}
+	spare    []chan struct{} // streams that came back with nothing left to say
+}
+
+// A call is a request that waits for a run, as far as the session keeps it: its
+// answer is made from the run store when a client comes back for it.
+type call struct {
+	id     json.RawMessage
+	method string
+	name   json.RawMessage
+
+	// Guarded by the session.
+	run      string
+	n        int64   // event that the client was last told of
+	final    int64   // event of the answer once that was written, or -1
+	replayed bool    // the answer was written again
+	by       *flight // what answers it now, or nil
+}
+
+func newSession() *httpSession {
+	return &httpSession{id: rand.Text(), gone: make(chan struct{}), idle: time.Now(), flights: map[string][]*flight{}}
+}
+
+// add makes a session known. If there are too many the one that is idle longest
+// has to go; it is false when none is.
+func (e *endpoint) add(s *httpSession) bool {
+	e.mu.Lock()
+	var out *httpSession
+	if len(e.sessions) >= cmp.Or(e.http.MaxSessions, DefaultMaxSessions) {
+		var since time.Time
+		for _, other := range e.sessions {
+			if idle, ok := other.idleSince(); ok && (out == nil || idle.Before(since)) {
+				out, since = other, idle
+			}
+		}
+		if out == nil {
+			e.mu.Unlock()
+			return false
+		}
+		delete(e.sessions, out.id)
+	}
+	e.sessions[s.id] = s
+	e.mu.Unlock()
+	if out != nil {
+		out.end()
+	}
+	return true
+}
+
+// session finds the session of a request, which the caller must leave; when it
+// returns nil the answer is written. "Servers that require a session ID SHOULD
+// respond to requests without an Mcp-Session-Id header (other than
+// initialization) with HTTP 400 Bad Request", and after the end of a session
+// "with HTTP 404 Not Found" (MCP 2025-11-25, Session Management).
+func (e *endpoint) session(w http.ResponseWriter, r *http.Request) *httpSession {
+	id := r.Header.Get(mcp.HeaderSessionID)
+	if id == "" {
+		failed(w, http.StatusBadRequest, nil, invalid("no "+mcp.HeaderSessionID+": initialize first"))
+		return nil
+	}
+	e.mu.Lock()
+	s := e.sessions[id]
+	e.mu.Unlock()
+	if s == nil || !s.enter() {
+		failed(w, http.StatusNotFound, nil, &Error{Code: codeSession, Message: "session not found: initialize again"})
+		return nil
+	}
+	return s
+}
+
+// delete ends a session; what it waits for goes on without it.
+func (e *endpoint) delete(w http.ResponseWriter, r *http.Request) {
+	if refusedModern(w, r) {
+		return
+	}
+	s := e.session(w, r)
+	if s == nil {
+		return
+	}
+	defer s.leave()
+	e.forget(s)
+	w.WriteHeader(http.StatusOK)
+}
+
+func (e *endpoint) forget(s *httpSession) {
+	e.mu.Lock()
+	delete(e.sessions, s.id)
+	e.mu.Unlock()
+	s.end()
+}
+
+// refusedModern answers GET and DELETE of 2026-07-28, which has neither.
+func refusedModern(w http.ResponseWriter, r *http.Request) bool {
+	version := r.Header.Get(mcp.HeaderProtocolVersion)
+	if mcp.IsModernProtocol(version) {
+		w.Header().Set("Allow", http.MethodPost)
+		failed(w, http.StatusMethodNotAllowed, nil, invalid(r.Method+" is not part of this revision"))
+		return true
+	}
+	return !knownVersion(w, version)
+}
+
+// get opens the stream of a session, or one that carries the answer of a call
+// whose own stream broke.
+func (e *endpoint) get(w http.ResponseWriter, r *http.Request) {
+	if refusedModern(w, r) {
+		return
+	}
+	s := e.session(w, r)
+	if s == nil {
+		return
+	}
+	defer s.leave()
+	if f, _ := accepted(r.Header); !f.events && !f.any {
+		failed(w, http.StatusNotAcceptable, nil, invalid("GET is answered by text/event-stream, which Accept does not take"))
+		return
+	}
+	st := &stream{w: w, flush: http.NewResponseController(w), events: true, ids: true}
+	defer st.drop()
+	st.keep(0, cmp.Or(e.http.Heartbeat, DefaultHeartbeat)) // the header at once
+	last := r.Header.Get(mcp.HeaderLastEventID)
+	run, n, ok := place(last)
+	if calls := s.again(run, n); ok && len(calls) > 0 {
+		e.resume(r, s, st, calls)
+		return
+	}
+	replaced := s.listen(last != "")
+	defer s.unlisten(replaced)
+	select {
+	case <-r.Context().Done():
+	case <-s.gone:
+	case <-replaced:
+	}
+}
+
+// place reads an event id, "<run>.<n>".
+func place(id string) (run string, n int64, ok bool) {
+	i := strings.LastIndexByte(id, '.')
+	if i < 1 {
+		return "", 0, false
+	}
+	n, err := strconv.ParseInt(id[i+1:], 10, 64)
+	return id[:i], n, err == nil
+}
+
+// resume answers calls again, each once. Progress is not repeated.
+func (e *endpoint) resume(r *http.Request, s *httpSession, st *stream, calls []*call) {
+	ctx, end := requestContext(r, ErrClosed)
+	defer end(nil)
+	for _, c := range calls {
+		fl := s.begin(c.id, end)
+		run := s.takeOver(c, fl)
+		req := e.again(c, s, func(method string, params json.RawMessage) error {
+			return st.notify(notificationLine(method, params))
+		})
+		req.Track = func(run string, n int64) {
+			s.track(c, run, n)
+			st.at(run, n)
+		}
+		reply := e.http.Resume(ctx, req, run)
+		line := replyLine(c.id, reply)
+		written := line != nil && !silenced(ctx) && st.more(line) == nil
+		s.settled(c, fl, written, true)
+		s.finish(c.id, fl)
+		switch {
+		case !written:
+			lost(ctx, reply)
+			return
+		case reply.Delivered != nil:
+			reply.Delivered()
+		}
+	}
+}
+
+// reap ends sessions that were idle for too long.
+func (e *endpoint) reap(ctx context.Context) {
+	limit := cmp.Or(e.http.SessionIdle, DefaultSessionIdle)
+	t := time.NewTicker(min(max(limit/4, 10*time.Millisecond), time.Minute))
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		e.mu.Lock()
+		all := make([]*httpSession, 0, len(e.sessions))
+		for _, s := range e.sessions {
+			all = append(all, s)
+		}
+		e.mu.Unlock()
+		for _, s := range all {
+			if since, ok := s.idleSince(); !ok || time.Since(since) < limit {
+				continue
+			}
+			if e.http.Waiting != nil && slices.ContainsFunc(s.unanswered(), func(run string) bool { return e.http.Waiting(ctx, run) }) {
+				s.touch()
+				continue
+			}
+			if s.close(limit) {
+				e.forget(s)
+			}
+		}
+	}
+}
+
+// enter counts a request or stream of the session; false when it has ended.
+func (s *httpSession) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return false
+	}
+	s.busy++
+	return true
+}
+
+func (s *httpSession) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy--
+	s.idle = time.Now()
+}
+
+func (s *httpSession) touch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idle = time.Now()
+}
+
+func (s *httpSession) idleSince() (time.Time, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.idle, s.busy == 0
+}
+
+// close ends the session if it is idle still.
+func (s *httpSession) close(limit time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy > 0 || time.Since(s.idle) < limit {
+		return false
+	}
+	s.over = true
+	return true
+}
+
+// end lets go of everything that the session holds.
+func (s *httpSession) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	select {
+	case <-s.gone:
+	default:
+		close(s.gone)
+	}
+	for _, flights := range s.flights {
+		for _, f := range flights {
+			f.cancel(ErrClosed)
+		}
+	}
+}
+
+// begin makes a request known by its id, which a client may use again while the
+// server has not seen that the connection of the first is gone.
+func (s *httpSession) begin(id json.RawMessage, cancel context.CancelCauseFunc) *flight {
+	f := &flight{cancel: cancel, done: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := idKey(id)
+	s.flights[key] = append(s.flights[key], f)
+	if s.over {
+		cancel(ErrClosed)
+	}
+	return f
+}
+
+func (s *httpSession) finish(id json.RawMessage, f *flight) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := idKey(id)
+	s.flights[key] = slices.DeleteFunc(s.flights[key], func(other *flight) bool { return other == f })
+	if len(s.flights[key]) == 0 {
+		delete(s.flights, key)
+	}
+	select {
+	case <-f.done:
+	default:
+		close(f.done)
+	}
+}
+
+func (s *httpSession) flying(id json.RawMessage) []*flight {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.flights[idKey(id)])
+}
+
+// track notes which run a call waits for and how much of it was told.
+func (s *httpSession) track(c *call, run string, n int64) {
+	if len(c.id) > maxCallID || len(c.name) > maxCallName {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.n = n
+	if c.run != "" {
+		return
+	}
+	c.run = run
+	if len(s.calls) >= maxCalls {
+		oldest := max(slices.IndexFunc(s.calls, func(c *call) bool { return c.final >= 0 }), 0)
+		s.calls = slices.Delete(s.calls, oldest, oldest+1)
+	}
+	s.calls = append(s.calls, c)
+}
+
+// settled notes that f has done with the call.
+func (s *httpSession) settled(c *call, f *flight, written, again bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.by != f {
+		return
+	}
+	c.by = nil
+	if written {
+		c.final, c.replayed = c.n, again
+	}
+}
+
+// takeOver makes f what answers the call, and ends what did before.
+func (s *httpSession) takeOver(c *call, f *flight) (run string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.by != nil {
+		c.by.cancel(ErrClosed)
+	}
+	c.by = f
+	return c.run
+}
+
+// again returns the calls of a run whose answer a client lacks that was told of
+// event n.
+func (s *httpSession) again(run string, n int64) []*call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var calls []*call
+	for _, c := range s.calls {
+		if c.run == run && run != "" && !c.replayed && (c.final < 0 || n < c.final) {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+// dropped returns the call of that id whose answer was never written.
+func (s *httpSession) dropped(id json.RawMessage) (c *call, run string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range slices.Backward(s.calls) {
+		if idKey(c.id) == idKey(id) {
+			if c.final >= 0 || c.by != nil {
+				return nil, ""
+			}
+			return c, c.run
+		}
+	}
+	return nil, ""
+}
+
+// unanswered lists the runs whose answer was never written.
+func (s *httpSession) unanswered() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var runs []string
+	for _, c := range s.calls {
+		if c.final < 0 {
+			runs = append(runs, c.run)
+		}
+	}
+	return runs
+}
+
+// listen makes a stream of the session's and returns what tells it to end: of
+// streams for whatever the server says there is one, the newest. One that came
+// back for an answer which it had leaves that one alone.
+func (s *httpSession) listen(back bool) chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	replaced := make(chan struct{})
+	if back {
+		if len(s.spare) >= maxStreams-1 {
+			close(s.spare[0])
+			s.spare = s.spare[1:]
+		}
+		s.spare = append(s.spare, replaced)
+		return replaced
+	}
+	if s.listener != nil {
+		close(s.listener)
+	}
+	s.listener = replaced
+	return replaced
+}
+
+func (s *httpSession) unlisten(stream chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener == stream {
+		s.listener = nil
+	}
+	s.spare = slices.DeleteFunc(s.spare, func(other chan struct{}) bool { return other == stream })
+}
