@@ -228,19 +228,19 @@ func (s *Server) wait(ctx context.Context, x *exchange, _ *tool) *mcp.CallToolRe
 	if at := s.handoverAt(x, received); !at.IsZero() && at.Before(w.limit) {
 		w.limit = at
 	}
-	sctx, done := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
-	err := w.attach(sctx)
-	done()
-	if err != nil {
-		return s.unexpected("attach to a run", id, err)
-	}
-	result, over := w.result(ctx)
+	result, over := w.attached(ctx)
 	if !over {
 		return result
 	}
 	r, bad = s.ownRun(ctx, x, id)
 	if bad != nil {
 		return bad
+	}
+	if r.State.Terminal() { // it ended in the moment in which the time was up
+		w.limit = time.Now().Add(storeTimeout)
+		if result, over = w.attached(ctx); !over {
+			return result
+		}
 	}
 	open, err := s.openGates(ctx, id)
 	if err != nil {
@@ -254,6 +254,17 @@ func (s *Server) wait(ctx context.Context, x *exchange, _ *tool) *mcp.CallToolRe
 		Status  string     `json:"status"`
 		Waiting []gateView `json:"waiting"`
 	}{id, string(r.State), open})
+}
+
+// attached attaches to the run and waits for its result.
+func (w *wait) attached(ctx context.Context) (result *mcp.CallToolResult, over bool) {
+	sctx, done := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	err := w.attach(sctx)
+	done()
+	if err != nil {
+		return w.server.unexpected("attach to a run", w.run, err), false
+	}
+	return w.result(ctx)
 }
 
 // published is the published workflow of a run, for its settings, or nil.
