@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"time"
 
@@ -34,13 +35,14 @@ type serveFlags struct {
 	transports []string
 	auth       string
 	noRunTools bool
+	http       httpFlags
 }
 
 func (a *app) serveCommand() *cobra.Command {
 	var flags serveFlags
 	cmd := &cobra.Command{
 		Use:     "serve",
-		Short:   "Serve the published workflows as MCP tools over stdio",
+		Short:   "Serve the published workflows as MCP tools over stdio or HTTP",
 		Example: "  relavium-serve serve --publish review-diff\n  relavium-serve serve --workflows examples/workflows --publish @mcp_call",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,12 +62,13 @@ func (a *app) serveCommand() *cobra.Command {
 	f := cmd.Flags()
 	workflowFlag(cmd, &flags.folders)
 	f.StringArrayVar(&flags.publish, "publish", nil, "publish this workflow, or @mcp_call (repeatable; replaces [serve] publish)")
-	f.StringArrayVar(&flags.transports, "transport", nil, "stdio (the default)")
+	f.StringArrayVar(&flags.transports, "transport", nil, "stdio (the default) or http")
+	flags.http.add(cmd)
 	f.BoolVar(&flags.noRunTools, "no-run-tools", false, "leave out the relavium_run_* tools")
 	f.StringVar(&flags.auth, "auth", "none", "none")
 	for _, name := range unbuiltFlags() {
 		f.StringArray(name, nil, "not part of this build")
-		if name == "insecure-no-auth" || name == "behind-proxy" {
+		if name == "behind-proxy" {
 			f.Lookup(name).NoOptDefVal = "true"
 		}
 		f.Lookup(name).Hidden = true
@@ -76,8 +79,7 @@ func (a *app) serveCommand() *cobra.Command {
 // unbuiltFlags are the flags of serve whose features are not part of this build.
 func unbuiltFlags() []string {
 	return []string{
-		"listen", "database", "allow-mcp-stdio", "insecure-no-auth", "tls-cert", "tls-key", "behind-proxy",
-		"public-url", "allow-origin", "allow-host", "metrics-listen", "trace-endpoint",
+		"database", "allow-mcp-stdio", "tls-cert", "tls-key", "behind-proxy", "public-url", "metrics-listen", "trace-endpoint",
 	}
 }
 
@@ -89,13 +91,17 @@ func unbuiltServing(cmd *cobra.Command, at *site, flags *serveFlags) error {
 	}
 	for _, transport := range transports {
 		switch transport {
-		case "stdio":
-		case "http", "websocket":
+		case "stdio", "http":
+		case "websocket":
 			return unbuilt(from + " " + transport)
 		default:
 			return invalid("", "%s: expected stdio, http or websocket", from)
 		}
 	}
+	if len(transports) > 1 {
+		return invalid("start one server for each", "%s: one transport at a time", from)
+	}
+	flags.transports = transports
 	switch flags.auth {
 	case "none":
 	case "token", "oauth":
@@ -112,6 +118,16 @@ func unbuiltServing(cmd *cobra.Command, at *site, flags *serveFlags) error {
 }
 
 func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
+	overHTTP := slices.Contains(flags.transports, "http")
+	var listener net.Listener
+	var overOptions publish.HTTPOptions
+	if overHTTP {
+		var err error
+		if listener, overOptions, err = a.listenHTTP(ctx, at, &flags.http); err != nil {
+			return err
+		}
+		defer func() { _ = listener.Close() }()
+	}
 	opened := make(chan openedStore, 1)
 	go func() {
 		eng, err := a.openStore(ctx, at, true)
@@ -139,11 +155,14 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	if len(listed) == 0 {
 		at.log.WarnContext(ctx, "nothing is published, so no tool is listed: name workflows with --publish or [serve] publish")
 	}
-	at.log.InfoContext(ctx, "serving", "transport", "stdio", "workflows", len(listed), "store", "serve.db in RELAVIUM_HOME")
+	at.log.InfoContext(ctx, "serving", "transport", flags.transports[0], "workflows", len(listed), "store", "serve.db in RELAVIUM_HOME")
 	for i := range listed {
 		if via := at.accept(listed[i].ID); gated(listed[i].Workflow) && !slices.Contains(via, engine.ViaCLI) && !slices.Contains(via, engine.ViaCLINonInteractive) {
 			at.log.WarnContext(ctx, "gates are decided on the command line only in this build, and accept leaves that out", "workflow", listed[i].ID)
 		}
+	}
+	if overHTTP {
+		return closeStore(ctx, store.eng, a.serveHTTP(ctx, at, server, listener, overOptions))
 	}
 	if isTerminal(a.stdin) {
 		at.log.InfoContext(ctx, "an MCP client is expected on the standard input; Ctrl-D ends the server")
