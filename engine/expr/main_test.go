@@ -20,3 +20,10 @@ func TestMain(m *testing.M) {
 func testContext() context.Context {
 	return context.Background() //nolint:forbidigo // the child is no test run
 }
+
+// patient is a Sandbox whose time limit allows for the race detector.
+func patient(concurrency int) *Sandbox {
+	s := New(concurrency)
+	s.timeout *= slowdown
+	return s
+}
