@@ -3,7 +3,6 @@
 .PHONY: help build demo test test-clients lint fmt fuzz bench vuln clean
 GO       ?= go
 TOOLS    := bin/tools
-BENCH    ?= .
 FUZZTIME ?= 10s
 
 help: ## show this list
@@ -31,8 +30,8 @@ fmt: $(TOOLS)/golangci-lint ## format every file
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	scripts/fuzz $(FUZZTIME)
 
-bench: ## every benchmark, or those that match BENCH
-	$(GO) test -run '^$$' -bench '$(BENCH)' -timeout 60m ./...
+bench: build ## one run against the goals: a table of times and ratios
+	$(GO) run ./bench
 
 vuln: $(TOOLS)/govulncheck ## known vulnerabilities that the binary can reach
 	cd tools && $(GO) run ./vuln -scanner ../$(TOOLS)/govulncheck -allow vuln/allow.txt -dir ..

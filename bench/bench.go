@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
+)
+
+// parallel is how many runs are under way at a time in a throughput turn.
+const parallel = 32
+
+// warm is how many units are done before a turn counts.
+const warm = 20
+
+// A bench is one invocation.
+type bench struct {
+	rounds int
+	runs   int
+	gates  int
+	binary string
+	w      io.Writer
+}
+
+// A system does one unit of work at a time; it is called from many goroutines.
+type system struct {
+	name string
+	// open makes a system in an empty folder. The caller calls once for each unit
+	// and end after the last.
+	open func(ctx context.Context, dir string) (once func(ctx context.Context) error, end func() error, err error)
+	// serial leaves out the turn with many at a time.
+	serial bool
+}
+
+// A result is what the turns of one system came to.
+type result struct {
+	p50, p99 time.Duration // one at a time
+	rate     float64       // units a second at 32 at a time
+}
+
+func (b *bench) measure(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "relavium-bench-")
+	if err != nil {
+		return err
+	}
+	err = b.all(ctx, dir)
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+func (b *bench) all(ctx context.Context, dir string) error {
+	journal3, journal20 := journal(3), journal(20)
+	systems := []system{journal3, bare(), pure(), transform(), journal20, effects(), fullCommit(), gate(warm + b.runs)}
+	results, err := b.turns(ctx, dir, systems)
+	if err != nil {
+		return err
+	}
+	out := tabwriter.NewWriter(b.w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	_, _ = fmt.Fprintf(out, "\tp50 ms\tp99 ms\tper s at %d\t\n", parallel)
+	for i := range systems {
+		r := results[i]
+		rate := "-"
+		if r.rate > 0 {
+			rate = fmt.Sprintf("%.0f", r.rate)
+		}
+		_, _ = fmt.Fprintf(out, "%s\t%.2f\t%.2f\t%s\t\n", systems[i].name, ms(r.p50), ms(r.p99), rate)
+	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+
+	start, err := b.start(ctx, filepath.Join(dir, "start"))
+	if err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	idle, err := b.idle(ctx, filepath.Join(dir, "idle"))
+	if err != nil {
+		return fmt.Errorf("idle: %w", err)
+	}
+	const (
+		iJournal3 = iota
+		iBare
+		iPure
+		iTransform
+		iJournal20
+		iEffects
+		iFull
+		iGate
+	)
+	ratio := func(x, y int) float64 { return float64(results[x].p50) / float64(results[y].p50) }
+	rows := []struct {
+		what, unit string
+		got, limit float64
+		atLeast    bool
+	}{
+		{"3 nodes without an expression against a bare run, p50", "x", ratio(iPure, iBare), 2, false},
+		{"the same, throughput", "x", results[iPure].rate / results[iBare].rate, 0.5, true},
+		{"20 nodes with 16 recorded effects against a journal, p50", "x", ratio(iEffects, iJournal20), 5, false},
+		{
+			"answer to next node against a FULL commit and a bare run, p50", "x",
+			float64(results[iGate].p50) / float64(results[iFull].p50+results[iBare].p50), 3, false,
+		},
+		{"start to answered tools/list, 100 workflows, p50", "ms", start.ms, 150, false},
+		{"memory of that process", "MB", start.mb, 60, false},
+		{fmt.Sprintf("memory that %d waiting gates add", b.gates), "MB", idle.mb, 50, false},
+		{"idle time that they add", "% of a core", idle.percent, 0.5, false},
+	}
+	_, _ = fmt.Fprintln(b.w)
+	out = tabwriter.NewWriter(b.w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(out, "TARGET\tREACHED\tGOAL\t")
+	for _, r := range rows {
+		word, met := "at most", r.got <= r.limit
+		if r.atLeast {
+			word, met = "at least", r.got >= r.limit
+		}
+		mark := "met"
+		if !met {
+			mark = "MISSED"
+		}
+		_, _ = fmt.Fprintf(out, "%s\t%.2f %s\t%s %g\t%s\n", r.what, r.got, r.unit, word, r.limit, mark)
+	}
+	return out.Flush()
+}
+
+// turns lets every system have its turn, round after round, each in a folder of
+// its own, and returns the medians of the rounds.
+func (b *bench) turns(ctx context.Context, dir string, systems []system) ([]result, error) {
+	rounds := make([][]result, len(systems))
+	for round := range b.rounds {
+		for i := range systems {
+			place := filepath.Join(dir, fmt.Sprintf("%d-%d", round, i))
+			if err := os.Mkdir(place, 0o700); err != nil {
+				return nil, err
+			}
+			r, err := b.turn(ctx, place, &systems[i])
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", systems[i].name, err)
+			}
+			rounds[i] = append(rounds[i], r)
+		}
+	}
+	out := make([]result, len(systems))
+	for i, rs := range rounds {
+		out[i] = result{
+			p50:  middle(rs, func(r result) time.Duration { return r.p50 }),
+			p99:  middle(rs, func(r result) time.Duration { return r.p99 }),
+			rate: middle(rs, func(r result) float64 { return r.rate }),
+		}
+	}
+	return out, nil
+}
+
+func (b *bench) turn(ctx context.Context, dir string, s *system) (r result, err error) {
+	once, end, err := s.open(ctx, dir)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	for range warm {
+		if err := once(ctx); err != nil {
+			return r, err
+		}
+	}
+	// One after the other; what a unit leaves to be written behind it delays the
+	// next one, and so counts.
+	times := make([]time.Duration, 0, b.runs)
+	for range b.runs {
+		began := time.Now()
+		if err := once(ctx); err != nil {
+			return r, err
+		}
+		times = append(times, time.Since(began))
+	}
+	slices.Sort(times)
+	r.p50, r.p99 = times[len(times)/2], times[len(times)*99/100]
+	if s.serial {
+		return r, nil
+	}
+	var left atomic.Int64
+	left.Store(int64(3 * b.runs))
+	failed := make(chan error, parallel)
+	var work sync.WaitGroup
+	began := time.Now()
+	for range parallel {
+		work.Go(func() {
+			for left.Add(-1) >= 0 {
+				if err := once(ctx); err != nil {
+					failed <- err
+					return
+				}
+			}
+		})
+	}
+	work.Wait()
+	r.rate = float64(3*b.runs) / time.Since(began).Seconds()
+	select {
+	case err := <-failed:
+		return r, err
+	default:
+		return r, nil
+	}
+}
+
+func middle[T time.Duration | float64](rs []result, of func(result) T) T {
+	values := make([]T, len(rs))
+	for i, r := range rs {
+		values[i] = of(r)
+	}
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
