@@ -332,3 +332,37 @@ func pause(t *testing.T, d time.Duration) {
 	case <-t.Context().Done():
 	}
 }
+
+// TestSecondServerTakesOver kills one of two servers of the same project while
+// a run is under way: the other one finishes it, with nobody's help.
+func TestSecondServerTakesOver(t *testing.T) {
+	t.Parallel()
+	p := install(t, anyAnswer).project(t, "project", testdata(t, "deploy", "steps"))
+	dying := p.serve(t, "--publish", "deploy", "--publish", "steps")
+	dying.initialize()
+	staying := p.serve(t, "--publish", "deploy")
+	staying.initialize()
+	dying.request("1", "tools/call", `{"name":"relavium_deploy","arguments":{"version":"1"}}`)
+	atGate := dying.gate(0)
+	// Eight nodes of which six compute for a moment: it dies among them.
+	dying.request("2", "tools/call", `{"name":"relavium_steps","arguments":{"seed":1},"_meta":{"progressToken":"p"}}`)
+	var note struct {
+		Progress float64 `json:"progress"`
+	}
+	for n := 0; note.Progress < 2; n++ {
+		decode(t, dying.notification("notifications/progress", n).Params, &note)
+	}
+	dying.kill()
+
+	p.approve(t, atGate)
+	for _, r := range p.runs(t) {
+		want := map[string]string{
+			"deploy": `{"result":{"version":"1","decision":"approved","steps":2}}`,
+			"steps":  `{"sum":7}`,
+		}[r.Workflow]
+		r := p.await(t, r.ID, "completed", "failed", "blocked")
+		if r.State != "completed" || string(r.Outputs) != want {
+			t.Errorf("%s after its server died = %s %s, want completed %s", r.Workflow, r.State, r.Outputs, want)
+		}
+	}
+}
