@@ -28,9 +28,6 @@
   // builtin. One that walks a length or searches a text is therefore bounded here:
   // memory holds at most two million elements, so a longer array is all holes.
   const longest = 4194304, longestSearch = 1073741824;
-  const replace = (owner, name, f) => {
-    defineProperty(owner, name, {value: f, writable: true, enumerable: false, configurable: true});
-  };
   const bounded = (v) => {
     if (isArray(v)) {
       if (v.length > longest) throw new Range('array too long');
@@ -47,15 +44,15 @@
       return;
     }
   };
+  const elements = Array.prototype, {concat, map} = elements;
   for (const name of ['copyWithin', 'every', 'fill', 'filter', 'forEach', 'includes', 'indexOf', 'join', 'lastIndexOf',
     'map', 'reduce', 'reduceRight', 'reverse', 'shift', 'slice', 'some', 'sort', 'splice', 'toLocaleString', 'unshift']) {
-    const builtin = Array.prototype[name];
-    replace(Array.prototype, name, {[name](...args) {
+    const builtin = elements[name];
+    elements[name] = {bounded(...args) {
       bounded(this);
       return apply(builtin, this, args);
-    }}[name]);
+    }}.bounded;
   }
-  const {concat} = Array.prototype, {map} = Array.prototype;
   const flatten = (to, from, depth) => {
     for (let i = 0, n = from.length; i < n; i++) {
       if (!(i in from)) continue;
@@ -65,31 +62,30 @@
     }
     return to;
   };
-  const {raw} = String;
-  for (const f of [
-    {concat(...args) {
-      bounded(this);
-      for (let i = 0; i < args.length; i++) bounded(args[i]);
-      return apply(concat, this, args);
-    }},
-    {flat(depth = 1) {
-      return flatten([], this, +depth);
-    }},
-    {flatMap(f, self) {
-      return flatten([], apply(map, this, [f, self]), 1);
-    }},
-  ]) for (const name of keys(f)) replace(Array.prototype, name, f[name]);
-  replace(String, 'raw', {raw(strings, ...args) {
+  elements.concat = {concat(...args) {
+    bounded(this);
+    for (let i = 0; i < args.length; i++) bounded(args[i]);
+    return apply(concat, this, args);
+  }}.concat;
+  elements.flat = {flat(depth = 1) {
+    return flatten([], this, +depth);
+  }}.flat;
+  elements.flatMap = {flatMap(f, self) {
+    bounded(this);
+    return flatten([], apply(map, this, [f, self]), 1);
+  }}.flatMap;
+  const {raw} = text;
+  text.raw = {raw(strings, ...args) {
     bounded(strings.raw);
     return apply(raw, text, [strings, ...args]);
-  }}.raw);
-  replace(JSON, 'stringify', {stringify(v, replacer, space) {
+  }}.raw;
+  JSON.stringify = {stringify(v, replacer, space) {
     if (isArray(replacer)) bounded(replacer);
     return stringify(v, replacer, space);
-  }}.stringify);
+  }}.stringify;
   for (const name of ['includes', 'indexOf', 'lastIndexOf', 'replace', 'replaceAll', 'split']) {
-    const builtin = String.prototype[name];
-    replace(String.prototype, name, {[name](...args) {
+    const builtin = text.prototype[name];
+    text.prototype[name] = {bounded(...args) {
       const needle = args[0];
       if (this === null || this === undefined || typeof needle === 'object' && needle !== null && needle[match] !== undefined) {
         return apply(builtin, this, args);
@@ -101,7 +97,7 @@
       }
       if (needle === undefined && name === 'split') args[0] = undefined;
       return apply(builtin, all, args);
-    }}[name]);
+    }}.bounded;
   }
 
   const deepFreeze = (v) => {
