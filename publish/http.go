@@ -14,30 +14,34 @@ import (
 // HTTPOptions are what serving over HTTP needs besides Options. The zero value
 // allows loopback names only and has the bounds of transport.HTTP.
 type HTTPOptions struct {
-	Hosts       []string      // see transport.HTTP
-	Origins     []string      // see transport.HTTP
-	MaxSessions int           // see transport.HTTP
-	SessionIdle time.Duration // see transport.HTTP
-	Hold        time.Duration // see transport.HTTP
+	Hosts         []string      // see transport.HTTP
+	Origins       []string      // see transport.HTTP
+	MaxSessions   int           // see transport.HTTP
+	SessionIdle   time.Duration // see transport.HTTP
+	Hold          time.Duration // see transport.HTTP
+	HeaderTimeout time.Duration // see transport.HTTP
+	BodyTimeout   time.Duration // see transport.HTTP
 }
 
 // ServeHTTPOn answers what l accepts as Streamable HTTP, for the principal
 // local, until ctx ends; see transport.HTTP.Serve. It closes l.
 func (s *Server) ServeHTTPOn(ctx context.Context, l net.Listener, opt HTTPOptions) error {
 	h := transport.HTTP{
-		Answer:      s.Answer,
-		Resume:      s.Resume,
-		Waiting:     s.waits,
-		Ready:       s.ready,
-		Principal:   string(engine.Local),
-		Logger:      s.log,
-		Hosts:       opt.Hosts,
-		Origins:     opt.Origins,
-		MaxSessions: opt.MaxSessions,
-		SessionIdle: opt.SessionIdle,
-		Heartbeat:   s.opt.Heartbeat,
-		Hold:        opt.Hold,
-		StopGrace:   s.opt.StopGrace,
+		Answer:        s.Answer,
+		Resume:        s.Resume,
+		Waiting:       s.waits,
+		Ready:         s.ready,
+		Principal:     string(engine.Local),
+		Logger:        s.log,
+		Hosts:         opt.Hosts,
+		Origins:       opt.Origins,
+		MaxSessions:   opt.MaxSessions,
+		SessionIdle:   opt.SessionIdle,
+		Heartbeat:     s.opt.Heartbeat,
+		Hold:          opt.Hold,
+		HeaderTimeout: opt.HeaderTimeout,
+		BodyTimeout:   opt.BodyTimeout,
+		StopGrace:     s.opt.StopGrace,
 	}
 	return h.Serve(ctx, l)
 }

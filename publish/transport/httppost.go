@@ -90,8 +90,7 @@ func (e *endpoint) body(w http.ResponseWriter, r *http.Request) (body []byte, he
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(cmp.Or(e.http.BodyTimeout, DefaultBodyTimeout)))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(most)))
-	_ = control.SetReadDeadline(time.Time{})
-	if err != nil {
+	if err != nil { // the deadline stays: net/http reads what is left of the body
 		e.letGo(held)
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
 			tooLarge(w, most)
@@ -101,6 +100,7 @@ func (e *endpoint) body(w http.ResponseWriter, r *http.Request) (body []byte, he
 		failed(w, http.StatusRequestTimeout, nil, invalid("the body did not arrive"))
 		return nil, 0, false
 	}
+	_ = control.SetReadDeadline(time.Time{})
 	e.letGo(held - len(body))
 	return body, len(body), true
 }
