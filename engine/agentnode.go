@@ -81,35 +81,41 @@ func (x *execution) slotsOpen() bool {
 
 // startAgent renders the prompt and lets the node's effect begin, unless it is
 // recorded already.
-func (x *execution) startAgent(ctx context.Context, id string, v *vertex, spec workflows.AgentNode) error {
+func (x *execution) startAgent(ctx context.Context, id string, v *vertex, spec workflows.AgentNode) {
 	x.agents++
 	x.busy++
 	if v.slot.result != nil {
-		return x.settleAgent(ctx, id, v)
+		x.settleAgent(id, v)
+		return
+	}
+	if !x.seen[NodeStarted+" "+id] {
+		x.store(nil, Event{Type: NodeStarted, Node: id, NodeType: v.node.Type()})
 	}
 	agent, ok := x.wf.Agent(spec.AgentRef)
 	if !ok {
-		return x.refuseAgent(ctx, id, v, &RunError{Code: CodeValidation, Message: fmt.Sprintf("no agent %q", spec.AgentRef), Node: id})
+		x.refuseAgent(id, v, &RunError{Code: CodeValidation, Message: fmt.Sprintf("no agent %q", spec.AgentRef), Node: id})
+		return
 	}
 	prompt, failure := x.render(ctx, id, "prompt_template", spec.Prompt)
 	if failure == nil && prompt == "" {
 		failure = &RunError{Code: CodeValidation, Message: "the prompt is empty", Node: id}
 	}
 	if failure != nil {
-		return x.refuseAgent(ctx, id, v, failure)
+		x.refuseAgent(id, v, failure)
+		return
 	}
-	v.slot.send(order{call: &AgentCall{
+	call := &AgentCall{
 		Run: x.row.id, Project: Project{Key: x.row.project, Root: x.row.root}, Principal: x.row.principal,
 		Workflow: x.wf, Node: v.node, Agent: agent, Prompt: prompt,
-	}})
-	return nil
+	}
+	x.then(func() { v.slot.send(order{call: call}) })
 }
 
 // refuseAgent fails an agent node before its effect began.
-func (x *execution) refuseAgent(ctx context.Context, id string, v *vertex, err *RunError) error {
+func (x *execution) refuseAgent(id string, v *vertex, err *RunError) {
 	v.slot.result = &effect{State: "failed", Error: err}
 	v.slot.send(order{leave: true})
-	return x.settleAgent(ctx, id, v)
+	x.settleAgent(id, v)
 }
 
 // effect is the body of the step: all attempts of one agent node. What it returns
@@ -153,11 +159,8 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 			ev.Node = id
 			x.rec.tell(ev)
 		}
-		if attempt > 1 || !x.seen[NodeStarted+" "+id] {
-			ev := Event{Type: NodeStarted, Node: id, NodeType: node.Type(), Attempt: later(attempt)}
-			if err := x.rec.record(ctx, x.e.file.Write, nil, ev); err != nil {
-				return effect{}, err
-			}
+		if run.Err() != nil {
+			return effect{State: "failed", Attempt: attempt, Error: x.stopped(id)}, nil
 		}
 		result, err := x.runAgent(run, call)
 		if ctx.Err() != nil {
@@ -184,7 +187,7 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 			return out, nil
 		}
 		ev := Event{Type: NodeRetrying, Node: id, Attempt: attempt, Error: failure, DelayMS: new(delay.Milliseconds())}
-		if err := x.rec.record(ctx, x.e.file.Write, nil, ev); err != nil {
+		if err := x.rec.record(ctx, nil, ev); err != nil {
 			return effect{}, err
 		}
 		if pause(run, delay) != nil {
@@ -193,6 +196,10 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 			}
 			out.Error = x.stopped(id)
 			return out, nil
+		}
+		ev = Event{Type: NodeStarted, Node: id, NodeType: node.Type(), Attempt: attempt + 1}
+		if err := x.rec.record(ctx, nil, ev); err != nil {
+			return effect{}, err
 		}
 	}
 }
@@ -233,31 +240,28 @@ func (x *execution) recorded(ctx context.Context, id, raw string, err error) err
 		v.slot.result = out
 	}
 	if v.state == "running" {
-		return x.settleAgent(ctx, id, v)
+		x.settleAgent(id, v)
+		return nil
 	}
 	x.partial = x.partial || out.State == "left" && !v.settled()
 	return nil
 }
 
 // settleAgent says how an agent node ended; what was said before is not said again.
-func (x *execution) settleAgent(ctx context.Context, id string, v *vertex) error {
+func (x *execution) settleAgent(id string, v *vertex) {
 	x.agents--
 	x.busy--
 	out := v.slot.result
 	switch out.State {
 	case "done":
-		v.state, v.output = "completed", out.Output
-		ev := Event{
-			Type: NodeCompleted, Node: id, Output: out.Output, Tokens: &out.Tokens, DurationMS: new(out.TookMS),
-			Attempt: later(out.Attempt), CumulativeCost: new(x.cost + out.Cost),
-		}
+		v.state, v.output, v.tokens = "completed", out.Output, &out.Tokens
+		x.count(v.tokens)
 		if !x.seen[NodeCompleted+" "+id] {
-			x.tokens.Input += out.Tokens.Input
-			x.tokens.Output += out.Tokens.Output
 			x.cost += out.Cost
-			if err := x.rec.record(ctx, x.e.file.Write, x.addCost(ctx, out.Cost), ev); err != nil {
-				return err
-			}
+			x.store(x.addCost(out.Cost), Event{
+				Type: NodeCompleted, Node: id, Output: out.Output, Tokens: &out.Tokens, DurationMS: new(out.TookMS),
+				Attempt: later(out.Attempt), CumulativeCost: new(x.cost),
+			})
 		}
 		x.leave(id)
 	case "left", "skipped":
@@ -267,21 +271,18 @@ func (x *execution) settleAgent(ctx context.Context, id string, v *vertex) error
 	default:
 		v.state, v.reason = "failed", string(out.Error.Code)
 		if !x.seen[NodeFailed+" "+id] {
-			ev := Event{Type: NodeFailed, Node: id, Error: out.Error, Attempt: later(out.Attempt)}
-			if err := x.rec.record(ctx, x.e.file.Write, x.addCost(ctx, out.Cost), ev); err != nil {
-				return err
-			}
+			x.cost += out.Cost
+			x.store(x.addCost(out.Cost), Event{Type: NodeFailed, Node: id, Error: out.Error, Attempt: later(out.Attempt)})
 		}
 		x.fail(out.Error)
 	}
-	return nil
 }
 
-func (x *execution) addCost(ctx context.Context, cost int64) func(tx *sql.Tx) error {
-	return func(tx *sql.Tx) error {
-		if cost == 0 {
-			return nil
-		}
+func (x *execution) addCost(cost int64) func(ctx context.Context, tx *sql.Tx) error {
+	if cost == 0 {
+		return nil
+	}
+	return func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `update runs set cost=cost+? where id=?`, cost, x.row.id)
 		return err
 	}

@@ -21,22 +21,24 @@ func (x *execution) close(ctx context.Context) (again bool, err error) {
 	}
 	state, events, outcome := x.outcome(ctx, now, open)
 	var next State
-	err = x.rec.record(ctx, x.e.file.Write, func(tx *sql.Tx) error {
+	staged := x.take()
+	err = x.rec.commit(ctx, func(tx *sql.Tx, last int64) (sql.Result, error) {
 		next = state
 		if state == Waiting {
 			decided, err := anyDecided(ctx, tx, open)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if decided || len(open) == 0 {
 				next = Running
 			}
 		}
-		return x.store(ctx, tx, next, outcome, now)
-	}, events...)
+		return x.end(ctx, tx, next, outcome, now, last)
+	}, func(tx *sql.Tx) error { return staged.apply(ctx, tx) }, append(staged.events, events...)...)
 	if err != nil {
 		return false, err
 	}
+	staged.finish()
 	x.e.trim(x.rec.stream)
 	return next == Running, nil
 }
@@ -116,12 +118,12 @@ func (x *execution) partialOutputs() json.RawMessage {
 	return workflows.Object(members)
 }
 
-// store writes the run's row for the end of the segment.
-func (x *execution) store(ctx context.Context, tx *sql.Tx, state State, o outcome, now time.Time) error {
+// end writes the run's row for the end of the segment.
+func (x *execution) end(ctx context.Context, tx *sql.Tx, state State, o outcome, now time.Time, last int64) (sql.Result, error) {
 	var rest []settled
 	for _, id := range x.order {
 		if v := x.nodes[id]; v.settled() {
-			rest = append(rest, settled{Node: id, State: v.state, Output: v.output, Selected: v.selected, Reason: v.reason})
+			rest = append(rest, settled{Node: id, State: v.state, Output: v.output, Selected: v.selected, Reason: v.reason, Tokens: v.tokens})
 		}
 	}
 	seg := x.row.seg
@@ -133,26 +135,26 @@ func (x *execution) store(ctx context.Context, tx *sql.Tx, state State, o outcom
 		ended = now.UnixMilli()
 		rest = nil // the events have it; nothing goes on from here
 	}
+	if rest == nil {
+		rest = []settled{}
+	}
 	raw, err := encode(rest)
 	if err != nil {
-		return err
-	}
-	if rest == nil {
-		raw = []byte("[]")
+		return nil, err
 	}
 	if o.failure != nil {
 		f, err := encode(o.failure)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		failure = string(f)
 	}
 	if o.outputs != nil {
 		outputs = string(o.outputs)
 	}
-	_, err = tx.ExecContext(ctx, `update runs set state=?, seg=?, settled=?, error=?, outputs=?, ended=? where id=?`,
-		string(state), seg, string(raw), failure, outputs, ended, x.row.id)
-	return err
+	return tx.ExecContext(ctx, `update runs set state=?, seg=?, settled=?, error=?, outputs=?, ended=?, last_event=?
+		where id=? and seg=? and epoch=? and ended is null`,
+		string(state), seg, string(raw), failure, outputs, ended, last, x.row.id, x.row.seg, x.row.epoch)
 }
 
 // anyDecided reports whether one of the gates got its answer meanwhile.

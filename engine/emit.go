@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"sync"
 )
 
@@ -34,32 +35,37 @@ func (r *recorder) tell(events ...Event) {
 
 // record stores events, and with them what waits, then delivers them. also runs
 // in the same transaction. A run that was taken over yields errTaken.
-func (r *recorder) record(ctx context.Context, db *sql.DB, also func(tx *sql.Tx) error, events ...Event) error {
+func (r *recorder) record(ctx context.Context, also func(tx *sql.Tx) error, events ...Event) error {
+	return r.commit(ctx, func(tx *sql.Tx, last int64) (sql.Result, error) {
+		return tx.ExecContext(ctx, `update runs set last_event=? where id=? and seg=? and epoch=? and ended is null`, last, r.run, r.seg, r.epoch)
+	}, also, events...)
+}
+
+// commit is record with an update of the run's row that the caller makes: it must
+// change exactly one row, that of this run in this segment and epoch, and set
+// last_event.
+func (r *recorder) commit(ctx context.Context, row func(tx *sql.Tx, last int64) (sql.Result, error), also func(tx *sql.Tx) error, events ...Event) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stream.mu.Lock()
 	next := r.stream.next()
 	r.stream.mu.Unlock()
 	r.number(events, next)
-	last := next + int64(len(events)) - 1
-	err := r.e.update(ctx, db, func(tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `update runs set last_event=? where id=? and seg=? and epoch=? and ended is null`, last, r.run, r.seg, r.epoch)
+	all := slices.Concat(r.unstored, events)
+	err := r.e.update(ctx, r.e.file.Write, func(tx *sql.Tx) error {
+		if also != nil {
+			if err := also(tx); err != nil {
+				return err
+			}
+		}
+		res, err := row(tx, next+int64(len(events))-1)
 		if err != nil {
 			return err
 		}
 		if n, err := res.RowsAffected(); err != nil || n != 1 {
 			return taken(err)
 		}
-		if err := putEvents(ctx, tx, r.unstored); err != nil {
-			return err
-		}
-		if err := putEvents(ctx, tx, events); err != nil {
-			return err
-		}
-		if also != nil {
-			return also(tx)
-		}
-		return nil
+		return putEvents(ctx, tx, all)
 	})
 	if err != nil {
 		return err

@@ -246,6 +246,7 @@ type Engine struct {
 	projects    map[string]bool
 	definitions map[string]*workflows.Workflow
 	streams     map[string]*stream
+	fresh       map[string]*fresh
 	calls       map[string]int        // attached calls by run
 	executions  map[string]*execution // runs whose segment runs here
 	claims      []string              // claimed runs, not yet stored
@@ -286,6 +287,7 @@ func Open(ctx context.Context, opt Options) (*Engine, error) {
 		projects:    make(map[string]bool),
 		definitions: make(map[string]*workflows.Workflow),
 		streams:     make(map[string]*stream),
+		fresh:       make(map[string]*fresh),
 		calls:       make(map[string]int),
 		executions:  make(map[string]*execution),
 		complained:  make(map[string]time.Time),

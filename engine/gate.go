@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -100,11 +101,11 @@ func (e *Engine) Decide(ctx context.Context, gate string, d Decision) (Gate, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	g, err := e.decide(ctx, gate, d, e.now())
+	g, next, err := e.decide(ctx, gate, d, e.now())
 	if err != nil {
 		return g, err
 	}
-	e.decided(g)
+	e.decided(ctx, g, next)
 	return g, nil
 }
 
@@ -127,10 +128,11 @@ func (d *Decision) check() error {
 	return nil
 }
 
-// decide writes the decision and, where the run waits for it, the next segment.
-func (e *Engine) decide(ctx context.Context, gate string, d Decision, at time.Time) (Gate, error) {
-	var out Gate
-	err := e.update(ctx, e.file.Full, func(tx *sql.Tx) error {
+// decide writes the decision and, where the run waits for it, that its next segment
+// is due: that is next, or 0.
+func (e *Engine) decide(ctx context.Context, gate string, d Decision, at time.Time) (out Gate, next int, err error) {
+	err = e.update(ctx, e.file.Full, func(tx *sql.Tx) error {
+		next = 0
 		g, err := readGate(ctx, tx, gate)
 		if err != nil {
 			return err
@@ -145,29 +147,23 @@ func (e *Engine) decide(ctx context.Context, gate string, d Decision, at time.Ti
 		if !fits(g.Type, d.Decision) {
 			return fmt.Errorf("engine: a gate of type %s is not answered by %s", g.Type, d.Decision)
 		}
-		var ended sql.NullInt64
-		if err := tx.QueryRowContext(ctx, `select ended from runs where id=?`, g.Run).Scan(&ended); err != nil {
-			return err
-		}
-		if ended.Valid {
+		person := d.Via == ViaConsole || d.Via == ViaCLI || d.Via == ViaCLINonInteractive
+		err = tx.QueryRowContext(ctx, `update runs set kept=kept or ?, seg=seg+(state='waiting'),
+			state=case state when 'waiting' then 'running' else state end where id=? and ended is null returning case when state='running' then seg else 0 end`,
+			person, g.Run).Scan(&next)
+		if errors.Is(err, sql.ErrNoRows) {
 			return &DecidedError{Gate: g}
 		}
-		if _, err := tx.ExecContext(ctx, `update gates set decision=?, payload=?, comment=?, decided=?, decided_by=?, via=? where id=?`,
-			d.Decision, text(string(d.Payload)), d.Comment, at.UnixMilli(), d.By, d.Via, gate); err != nil {
+		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `update runs set state='running', seg=seg+1 where id=? and state='waiting'`, g.Run); err != nil {
-			return err
-		}
-		if d.Via == ViaConsole || d.Via == ViaCLI || d.Via == ViaCLINonInteractive {
-			if _, err := tx.ExecContext(ctx, `update runs set kept=1 where id=?`, g.Run); err != nil {
-				return err
-			}
-		}
-		out, err = readGate(ctx, tx, gate)
+		out.Decision, out.Payload, out.Comment, out.DecidedBy, out.Via = d.Decision, d.Payload, d.Comment, d.By, d.Via
+		out.Decided = time.UnixMilli(at.UnixMilli())
+		_, err = tx.ExecContext(ctx, `update gates set decision=?, payload=?, comment=?, decided=?, decided_by=?, via=? where id=?`,
+			d.Decision, text(string(d.Payload)), d.Comment, at.UnixMilli(), d.By, d.Via, gate)
 		return err
 	})
-	return out, err
+	return out, next, err
 }
 
 func fits(gateType, decision string) bool {
@@ -178,10 +174,17 @@ func fits(gateType, decision string) bool {
 }
 
 // decided hands a decision to the run: to its segment here, or by beginning the next one.
-func (e *Engine) decided(g Gate) {
+func (e *Engine) decided(ctx context.Context, g Gate, next int) {
 	if x := e.live(g.Run); x != nil {
 		x.hear(g)
 		return
+	}
+	if next > 0 && e.executor != nil {
+		project := ""
+		if err := e.file.Read.QueryRowContext(ctx, `select project from runs where id=?`, g.Run).Scan(&project); err == nil && slices.Contains(e.mine(), project) {
+			e.begin(ctx, g.Run, next)
+			return
+		}
 	}
 	e.look()
 }
@@ -203,32 +206,27 @@ func (x *execution) hear(g Gate) {
 }
 
 // settleHeard settles the gates that were decided meanwhile, each once.
-func (x *execution) settleHeard(ctx context.Context) error {
+func (x *execution) settleHeard() {
 	x.mu.Lock()
 	heard := x.heard
 	x.heard = nil
 	x.mu.Unlock()
 	for _, g := range heard {
 		if v := x.nodes[g.Node]; v.state == "waiting" && !x.ended() {
-			if err := x.settleGate(ctx, g.Node, v, g); err != nil {
-				return err
-			}
+			x.settleGate(g.Node, v, g)
 		}
 	}
-	return nil
 }
 
 // openGate makes the gate durable and waits, or goes on with what was decided.
 func (x *execution) openGate(ctx context.Context, id string, v *vertex, spec workflows.GateNode) error {
-	g, err := scanGate(x.e.file.Read.QueryRowContext(ctx,
-		`select `+gateColumns+` from gates g join runs r on r.id=g.run where g.run=? and g.node=? and g.reason=''`, x.row.id, id))
+	g, ok := x.gates[id]
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
+	case !ok:
 		return x.newGate(ctx, id, v, spec)
-	case err != nil:
-		return err
 	case g.Decision != "":
-		return x.settleGate(ctx, id, v, g)
+		x.settleGate(id, v, g)
+		return nil
 	}
 	return x.await(ctx, id, v, g)
 }
@@ -269,18 +267,14 @@ func (x *execution) newGate(ctx context.Context, id string, v *vertex, spec work
 		expires := g.Expires.UTC()
 		paused.Expires = &expires
 	}
-	// Wait before anybody can know of the gate: an answer may come at once.
 	v.state = "waiting"
 	x.listen(g.ID, id)
-	err = x.rec.record(ctx, x.e.file.Write, func(tx *sql.Tx) error {
+	x.store(func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `insert into gates(id, run, node, key, reason, type, message, assignee, opened, expires, timeout_action)
 			values(?,?,?,?,'',?,?,?,?,?,?)`, g.ID, g.Run, g.Node, g.Key, g.Type, g.Message, g.Assignee, now.UnixMilli(), millis(g.Expires), g.TimeoutAction)
 		return err
 	}, Event{Type: NodeStarted, Node: id, NodeType: v.node.Type()}, paused)
-	if err != nil {
-		return err
-	}
-	x.e.due(g.Expires)
+	x.then(func() { x.e.due(g.Expires) })
 	return nil
 }
 
@@ -316,14 +310,12 @@ func (x *execution) openGates() []string {
 }
 
 // settleGate completes a gate node with its decision; a rejecting time-out ends the run.
-func (x *execution) settleGate(ctx context.Context, id string, v *vertex, g Gate) error {
+func (x *execution) settleGate(id string, v *vertex, g Gate) {
 	x.mu.Lock()
 	delete(x.waiting, g.ID)
 	x.mu.Unlock()
-	took := g.Decided.Sub(g.Opened)
-	var events []Event
 	if !x.seen[GateResumed+" "+g.ID] {
-		events = append(events, Event{
+		x.store(nil, Event{
 			Type: GateResumed, Node: id, Gate: g.ID, Decision: g.Decision, DecidedBy: g.DecidedBy, Via: g.Via,
 			Comment: g.Comment, Payload: g.Payload,
 		})
@@ -332,25 +324,17 @@ func (x *execution) settleGate(ctx context.Context, id string, v *vertex, g Gate
 		failure := &RunError{Code: CodeRunTimeout, Message: "nobody answered the gate in time", Node: id}
 		v.state, v.reason = "failed", string(failure.Code)
 		if !x.seen[NodeFailed+" "+id] {
-			events = append(events, Event{Type: NodeFailed, Node: id, Error: failure})
-		}
-		if err := x.rec.record(ctx, x.e.file.Write, nil, events...); err != nil {
-			return err
+			x.store(nil, Event{Type: NodeFailed, Node: id, Error: failure})
 		}
 		x.fail(failure)
-		return nil
+		return
 	}
 	v.state, v.output = "completed", decisionOutput(g)
 	if !x.seen[NodeCompleted+" "+id] {
-		events = append(events, Event{Type: NodeCompleted, Node: id, Output: v.output, Tokens: &Tokens{}, DurationMS: new(took.Milliseconds())})
-	}
-	if len(events) > 0 {
-		if err := x.rec.record(ctx, x.e.file.Write, nil, events...); err != nil {
-			return err
-		}
+		took := g.Decided.Sub(g.Opened).Milliseconds()
+		x.store(nil, Event{Type: NodeCompleted, Node: id, Output: v.output, Tokens: &Tokens{}, DurationMS: &took})
 	}
 	x.leave(id)
-	return nil
 }
 
 // decisionOutput is a gate's output: the decision object (format §3).

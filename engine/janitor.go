@@ -3,9 +3,7 @@ package engine
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -95,18 +93,22 @@ func (e *Engine) round(ctx context.Context, t *tend) {
 	}
 	if changed {
 		e.complain("decisions", e.hearDecisions(ctx, t))
-		e.complain("cancels", e.hearCancels(ctx))
 	}
 	if changed || now.Sub(t.begin) >= beginEvery {
-		// Not only on a change: a run whose maker died is left alone while it is young.
+		// Not only on a change: a run whose maker died is left alone while it is young,
+		// and a cancel may have come in before its run could hear.
 		t.begin = now
+		e.complain("cancels", e.hearCancels(ctx))
 		e.complain("begin", e.beginRuns(ctx))
 	}
 	if !t.due.IsZero() && !now.Before(t.due) {
 		e.complain("expiries", e.expire(ctx, now))
 		e.complain("due", e.nextDue(ctx, t))
 	}
-	every(&t.orphans, now, orphanEvery, func(since time.Duration) { e.complain("orphans", e.endOrphans(ctx, since)) })
+	every(&t.orphans, now, orphanEvery, func(since time.Duration) {
+		e.dropFresh(now)
+		e.complain("orphans", e.endOrphans(ctx, since))
+	})
 	every(&t.dead, now, deadEvery, func(time.Duration) { e.complain("takeover", e.takeOver(ctx)) })
 	every(&t.sweep, now, sweepEvery, func(time.Duration) { e.complain("sweep", e.sweep(ctx)) })
 	every(&t.clear, now, retainEvery, func(time.Duration) { e.complain("retention", e.retain(ctx)) })
@@ -136,7 +138,7 @@ func (e *Engine) follow(ctx context.Context, t *tend) error {
 }
 
 func (e *Engine) followSome(ctx context.Context, t *tend) (int, error) {
-	rows, err := e.file.Read.QueryContext(ctx, `select id, run, n, json from events where id>? order by id limit ?`, t.event, lookAtOnce)
+	rows, err := e.file.Read.QueryContext(ctx, `select id, run, json from events where id>? order by id limit ?`, t.event, lookAtOnce)
 	if err != nil {
 		return 0, err
 	}
@@ -144,8 +146,7 @@ func (e *Engine) followSome(ctx context.Context, t *tend) (int, error) {
 	count := 0
 	for rows.Next() {
 		var run, raw string
-		var n int64
-		if err := rows.Scan(&t.event, &run, &n, &raw); err != nil {
+		if err := rows.Scan(&t.event, &run, &raw); err != nil {
 			return count, err
 		}
 		count++
@@ -155,16 +156,18 @@ func (e *Engine) followSome(ctx context.Context, t *tend) (int, error) {
 		if s == nil {
 			continue
 		}
-		var ev Event
-		if err := json.Unmarshal([]byte(raw), &ev); err != nil {
-			return count, fmt.Errorf("event %d of run %s: %w", n, run, err)
+		events, err := getEvents(run, raw)
+		if err != nil {
+			return count, err
 		}
 		s.mu.Lock()
-		if next := s.next(); !s.live && n >= next {
-			if n > next { // others were handed out before the stream was made
-				s.base, s.events = n, nil
+		for _, ev := range events {
+			if next := s.next(); !s.live && ev.N >= next {
+				if ev.N > next { // others were handed out before the stream was made
+					s.base, s.events = ev.N, nil
+				}
+				s.append(ev)
 			}
-			s.append(ev)
 		}
 		s.mu.Unlock()
 	}
@@ -291,12 +294,12 @@ func (e *Engine) expire(ctx context.Context, now time.Time) error {
 		if g.TimeoutAction == "approve" {
 			d.Decision = Approved
 		}
-		decided, err := e.decide(ctx, g.ID, d, g.Expires)
+		decided, next, err := e.decide(ctx, g.ID, d, g.Expires)
 		if _, late := errors.AsType[*DecidedError](err); err != nil && !late {
 			errs = append(errs, err)
 			continue
 		}
-		e.decided(decided)
+		e.decided(ctx, decided, next)
 	}
 	e.look()
 	return errors.Join(errs...)

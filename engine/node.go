@@ -24,7 +24,7 @@ const maxOutput = 4 << 20
 // others report later.
 func (x *execution) start(ctx context.Context, id string, v *vertex) error {
 	if !recorded(v.node) {
-		x.rec.tell(Event{Type: NodeStarted, Node: id, NodeType: v.node.Type()})
+		x.say(Event{Type: NodeStarted, Node: id, NodeType: v.node.Type()})
 	}
 	began := time.Now()
 	switch spec := v.node.Spec.(type) {
@@ -72,7 +72,7 @@ func (x *execution) start(ctx context.Context, id string, v *vertex) error {
 	case workflows.GateNode:
 		return x.openGate(ctx, id, v, spec)
 	case workflows.AgentNode:
-		return x.startAgent(ctx, id, v, spec)
+		x.startAgent(ctx, id, v, spec)
 	}
 	return nil
 }

@@ -12,7 +12,8 @@ import (
 // runs on keeps working.
 const schemaVersion = 1
 
-// schema is the run store (times are Unix milliseconds; JSON is text).
+// schema is the run store (times are Unix milliseconds; JSON is text). A row of
+// events holds all events that one transaction stored, from number n on.
 const schema = `
 create table if not exists meta(schema integer not null);
 create table if not exists definitions(digest text primary key, json text not null) without rowid;
@@ -49,7 +50,7 @@ create index if not exists gates_open on gates(opened, id) where decision is nul
 create index if not exists gates_expiry on gates(expires) where decision is null and expires is not null;
 create index if not exists gates_decided on gates(decided) where decided is not null;
 create table if not exists events(
-	id integer primary key autoincrement, run text not null, n integer not null, json text not null
+	id integer primary key autoincrement, run text not null, n integer not null, count integer not null, json text not null
 );
 create unique index if not exists events_run on events(run, n);
 `

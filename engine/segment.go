@@ -55,6 +55,9 @@ type execution struct {
 	heard   []Gate            // decided meanwhile, for the loop
 	bell    chan struct{}     // rung when heard grows
 
+	gates  map[string]Gate // of earlier executions, by node
+	staged stage
+
 	tokens Tokens
 	cost   int64
 
@@ -68,6 +71,7 @@ type vertex struct {
 	output   json.RawMessage
 	selected []string
 	reason   string
+	tokens   *Tokens         // agent nodes
 	missing  int             // dependencies that have not settled
 	dead     map[string]bool // sources whose conditional edge to here is falsy
 	slot     *slot           // agent nodes
@@ -96,6 +100,7 @@ func (e *Engine) segment(seg *durable.Segment) (err error) {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		}
+		seg.Again = true
 		// Whatever went wrong is the store's or ours; the run itself has not ended.
 		e.log.LogAttrs(ctx, slog.LevelError, "segment starts again", runAttr(seg.Run), slog.Int("segment", seg.K), errAttr(err))
 		if err := pause(ctx, time.Second); err != nil {
@@ -105,7 +110,7 @@ func (e *Engine) segment(seg *durable.Segment) (err error) {
 }
 
 func (e *Engine) runSegment(ctx context.Context, seg *durable.Segment) (again bool, err error) {
-	r, err := e.row(ctx, seg.Run)
+	r, err := e.begun(ctx, seg)
 	if errors.Is(err, ErrRunNotFound) {
 		return false, nil // deleted by retention
 	}
@@ -131,16 +136,13 @@ func (e *Engine) runSegment(ctx context.Context, seg *durable.Segment) (again bo
 	}
 	x.ctx, x.cancel = context.WithCancelCause(ctx)
 	defer x.cancel(nil)
-	next, err := x.open(ctx)
-	if err != nil {
-		return false, err
-	}
+	x.open()
 	defer x.release()
 	defer x.work.Wait()
 	defer close(x.over)
 	defer x.cancel(errShutdown)
 	defer x.watch()()
-	if err := x.restore(ctx, next); err != nil {
+	if err := x.restore(ctx); err != nil {
 		return false, err
 	}
 	if err := x.loop(ctx); err != nil {
@@ -158,13 +160,17 @@ func (x *execution) watch() (stop func()) {
 	if x.row.deadline.IsZero() {
 		return func() {}
 	}
-	t := time.AfterFunc(x.row.deadline.Sub(x.e.now()), func() { x.cancel(errDeadline) })
+	left := x.row.deadline.Sub(x.e.now())
+	if left <= 0 {
+		x.cancel(errDeadline)
+		return func() {}
+	}
+	t := time.AfterFunc(left, func() { x.cancel(errDeadline) })
 	return func() { t.Stop() }
 }
 
-// open makes this execution the run's producer of events. It returns how many
-// events of the run are stored.
-func (x *execution) open(ctx context.Context) (int64, error) {
+// open makes this execution the run's producer of events.
+func (x *execution) open() {
 	s := x.e.stream(x.row.id, x.row.lastEvent+1)
 	x.rec = &recorder{e: x.e, run: x.row.id, seg: x.row.seg, epoch: x.row.epoch, stream: s}
 	s.mu.Lock()
@@ -177,12 +183,6 @@ func (x *execution) open(ctx context.Context) (int64, error) {
 	x.e.mu.Lock()
 	x.e.executions[x.row.id] = x
 	x.e.mu.Unlock()
-	// A cancel that was asked for since the row was read found no execution to tell.
-	if err := x.e.file.Read.QueryRowContext(ctx, `select coalesce(cancel_by, '') from runs where id=?`, x.row.id).Scan(&x.row.cancelBy); err != nil {
-		x.release()
-		return 0, err
-	}
-	return x.row.lastEvent + 1, nil
 }
 
 func (x *execution) release() {
@@ -199,17 +199,13 @@ func (x *execution) release() {
 
 // restore sets the graph to what earlier segments settled, and claims the place
 // of every effect that may still happen.
-func (x *execution) restore(ctx context.Context, stored int64) error {
-	if stored > 0 {
-		events, err := x.e.Events(ctx, x.row.id, 0)
-		if err != nil {
-			return err
-		}
-		for i := range events {
-			x.note(&events[i])
-		}
-	} else {
-		x.rec.tell(Event{
+func (x *execution) restore(ctx context.Context) error {
+	x.cost = x.row.cost
+	if err := x.recall(ctx); err != nil {
+		return err
+	}
+	if x.row.lastEvent < 0 {
+		x.say(Event{
 			Type: RunStarted, WorkflowID: x.e.workflowID(x.row), Inputs: x.row.inputs, ExecutionMode: "local", Time: x.row.created.UTC(),
 		})
 	}
@@ -222,7 +218,8 @@ func (x *execution) restore(ctx context.Context, stored int64) error {
 		if v == nil {
 			return fmt.Errorf("run %s: settled node %q is not in its definition", x.row.id, s.Node)
 		}
-		v.state, v.output, v.selected, v.reason = s.State, s.Output, s.Selected, s.Reason
+		v.state, v.output, v.selected, v.reason, v.tokens = s.State, s.Output, s.Selected, s.Reason, s.Tokens
+		x.count(s.Tokens)
 	}
 	if err := x.claimSlots(ctx); err != nil {
 		return err
@@ -238,6 +235,40 @@ func (x *execution) restore(ctx context.Context, stored int64) error {
 	return nil
 }
 
+// recall reads what executions before this one left: gates, and, where one of this
+// very segment was cut short, what it has said.
+func (x *execution) recall(ctx context.Context) error {
+	if x.row.seg == 0 && !x.seg.Again {
+		return nil
+	}
+	gates, err := x.e.Gates(ctx, GateFilter{Run: x.row.id, Limit: len(x.wf.Nodes) + 1})
+	if err != nil {
+		return err
+	}
+	x.gates = make(map[string]Gate, len(gates))
+	for _, g := range gates {
+		x.gates[g.Node] = g
+	}
+	if !x.seg.Again {
+		return nil
+	}
+	events, err := x.e.Events(ctx, x.row.id, 0)
+	if err != nil {
+		return err
+	}
+	for i := range events {
+		x.note(&events[i])
+	}
+	return nil
+}
+
+func (x *execution) count(t *Tokens) {
+	if t != nil {
+		x.tokens.Input += t.Input
+		x.tokens.Output += t.Output
+	}
+}
+
 // note remembers what must not be said twice: effects and gates.
 func (x *execution) note(ev *Event) {
 	switch ev.Type {
@@ -245,14 +276,9 @@ func (x *execution) note(ev *Event) {
 		if n, ok := x.wf.Node(ev.Node); ok && recorded(n) {
 			x.seen[ev.Type+" "+ev.Node] = true
 		}
-		if ev.Tokens != nil {
-			x.tokens.Input += ev.Tokens.Input
-			x.tokens.Output += ev.Tokens.Output
-		}
 	case GateResumed, GatePaused:
 		x.seen[ev.Type+" "+ev.Gate] = true
 	}
-	x.cost = x.row.cost
 }
 
 // recorded reports whether the node's events are stored before delivery.
@@ -282,8 +308,19 @@ func (x *execution) loop(ctx context.Context) error {
 		if err := x.dispatch(ctx); err != nil {
 			return err
 		}
+		select { // what has reported by now is stored together
+		case f := <-x.inbox:
+			if err := f(ctx); err != nil {
+				return err
+			}
+			continue
+		default:
+		}
 		if x.busy == 0 && len(x.ready) == 0 {
 			return x.drain(ctx)
+		}
+		if err := x.flush(ctx); err != nil {
+			return err
 		}
 		select {
 		case f := <-x.inbox:
@@ -291,9 +328,7 @@ func (x *execution) loop(ctx context.Context) error {
 				return err
 			}
 		case <-x.bell:
-			if err := x.settleHeard(ctx); err != nil {
-				return err
-			}
+			x.settleHeard()
 		case <-done:
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -323,12 +358,14 @@ func (x *execution) report(f func(ctx context.Context) error) {
 // spawn runs f beside the loop and then, in the loop, what f returns.
 func (x *execution) spawn(f func() func()) {
 	x.busy++
-	x.work.Go(func() {
-		after := x.guard(f)
-		x.report(func(context.Context) error {
-			x.busy--
-			after()
-			return nil
+	x.then(func() {
+		x.work.Go(func() {
+			after := x.guard(f)
+			x.report(func(context.Context) error {
+				x.busy--
+				after()
+				return nil
+			})
 		})
 	})
 }
@@ -505,7 +542,7 @@ func (x *execution) held(ids []string) error {
 func (x *execution) skip(id, reason string) {
 	v := x.nodes[id]
 	v.state, v.reason = "skipped", reason
-	x.rec.tell(Event{Type: NodeSkipped, Node: id, Reason: reason})
+	x.say(Event{Type: NodeSkipped, Node: id, Reason: reason})
 	if v.slot != nil {
 		v.slot.send(order{skip: true})
 	}
@@ -520,7 +557,7 @@ func (x *execution) complete(id string, output json.RawMessage, selected []strin
 		return
 	}
 	v.state, v.output, v.selected = "completed", output, selected
-	x.rec.tell(Event{
+	x.say(Event{
 		Type: NodeCompleted, Node: id, Output: output, Selected: selected, DurationMS: new(took.Milliseconds()),
 		Tokens: &Tokens{}, Attempt: later(attempt),
 	})
@@ -532,7 +569,7 @@ func (x *execution) failNode(id string, err *RunError, attempt int) {
 	v := x.nodes[id]
 	err.Node = id
 	v.state, v.reason = "failed", string(err.Code)
-	x.rec.tell(Event{Type: NodeFailed, Node: id, Error: err, Attempt: later(attempt)})
+	x.say(Event{Type: NodeFailed, Node: id, Error: err, Attempt: later(attempt)})
 	x.fail(err)
 }
 

@@ -71,12 +71,85 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 		return out, err
 	}
 	e.remember(req.Workflow)
+	e.expect(&row{
+		id: out.Run, project: req.Project.Key, root: req.Project.Root, workflow: req.Workflow.ID, digest: req.Workflow.Digest(),
+		principal: req.Principal, source: req.Source, client: req.Client, inputs: req.Arguments, ctx: values, state: Running,
+		deadline: deadlineOf(req.Workflow, now), created: time.UnixMilli(now.UnixMilli()), started: now, holder: e.executor.ID(),
+		kept: req.Source == "cli", lastEvent: -1,
+	})
 	if err := e.executor.Start(durable.Ref{Run: out.Run}); err != nil {
 		// The run is durable: the janitor begins it, or the next process does.
 		e.log.LogAttrs(ctx, levelOf(time.Second), "run begins later", runAttr(out.Run), errAttr(err))
 		e.look()
 	}
 	return out, nil
+}
+
+func deadlineOf(w *workflows.Workflow, created time.Time) time.Time {
+	if w.Timeout <= 0 {
+		return time.Time{}
+	}
+	return created.Add(w.Timeout)
+}
+
+// fresh is a run that Start has just made: its first segment need not read what is
+// known, and its first call finds all its events here.
+type fresh struct {
+	row    *row
+	stream *stream // held for the first call
+	since  time.Time
+}
+
+// keepFresh is how long the first call may take to attach.
+const keepFresh = 10 * time.Second
+
+func (e *Engine) expect(r *row) {
+	s := e.stream(r.id, 0)
+	e.mu.Lock()
+	e.fresh[r.id] = &fresh{row: r, stream: s, since: e.now()}
+	e.mu.Unlock()
+}
+
+// begun is the row of a segment that begins.
+func (e *Engine) begun(ctx context.Context, seg *durable.Segment) (*row, error) {
+	if seg.K == 0 && !seg.Again {
+		e.mu.Lock()
+		f := e.fresh[seg.Run]
+		e.mu.Unlock()
+		if f != nil {
+			own := *f.row
+			return &own, nil
+		}
+	}
+	return e.row(ctx, seg.Run)
+}
+
+// first gives the hold on a fresh run's stream to its first call.
+func (e *Engine) first(run string, p Principal) *stream {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f := e.fresh[run]
+	if f == nil || p != "" && p != f.row.principal {
+		return nil
+	}
+	delete(e.fresh, run)
+	return f.stream
+}
+
+// dropFresh lets go of runs that no call attached to.
+func (e *Engine) dropFresh(now time.Time) {
+	e.mu.Lock()
+	var old []*stream
+	for run, f := range e.fresh {
+		if now.Sub(f.since) > keepFresh {
+			delete(e.fresh, run)
+			old = append(old, f.stream)
+		}
+	}
+	e.mu.Unlock()
+	for _, s := range old {
+		e.release(s)
+	}
 }
 
 func digest(value json.RawMessage) (string, error) {
@@ -137,14 +210,10 @@ func (e *Engine) insertRun(ctx context.Context, tx *sql.Tx, req StartRequest, id
 			return err
 		}
 	}
-	var deadline time.Time
-	if w.Timeout > 0 {
-		deadline = now.Add(w.Timeout)
-	}
 	_, err := tx.ExecContext(ctx, `insert into runs(id, project, root, workflow, digest, principal, source, client, idem_key, args_digest,
 		inputs, ctx, state, deadline, created, started, holder, kept) values(?,?,?,?,?,?,?,?,?,?,?,?,'running',?,?,?,?,?)`,
 		id, req.Project.Key, req.Project.Root, w.ID, w.Digest(), string(req.Principal), req.Source, req.Client, text(req.IdempotencyKey), args,
-		string(req.Arguments), string(values), millis(deadline), now.UnixMilli(), now.UnixMilli(), e.executor.ID(), req.Source == "cli")
+		string(req.Arguments), string(values), millis(deadlineOf(w, now)), now.UnixMilli(), now.UnixMilli(), e.executor.ID(), req.Source == "cli")
 	return err
 }
 

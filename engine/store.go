@@ -42,6 +42,7 @@ type settled struct {
 	Output   json.RawMessage `json:"out,omitempty"`
 	Selected []string        `json:"sel,omitzero"`
 	Reason   string          `json:"r,omitempty"`
+	Tokens   *Tokens         `json:"tok,omitempty"`
 }
 
 const runColumns = `id, project, root, workflow, digest, principal, source, client, inputs, ctx, state, seg, settled, epoch,
@@ -163,23 +164,31 @@ func ignoreDone(err error) error {
 	return err
 }
 
-// putEvents stores events and moves the run's last event on.
+// putEvents stores events that follow one another, as one row.
 func putEvents(ctx context.Context, tx *sql.Tx, events []Event) error {
-	for i := range events {
-		raw, err := encode(&events[i])
-		if err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, `insert into events(run, n, json) values(?,?,?)`, events[i].Run, events[i].N, string(raw)); err != nil {
-			return err
-		}
+	if len(events) == 0 {
+		return nil
 	}
-	return nil
+	raw, err := encode(events)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `insert into events(run, n, count, json) values(?,?,?,?)`, events[0].Run, events[0].N, len(events), string(raw))
+	return err
+}
+
+// getEvents reads a row of events.
+func getEvents(run, raw string) ([]Event, error) {
+	var out []Event
+	if err := json.Unmarshal([]byte(raw), &out); err != nil {
+		return nil, fmt.Errorf("run store: events of run %s: %w", run, err)
+	}
+	return out, nil
 }
 
 // Events returns the stored events of a run from sequence number from on.
 func (e *Engine) Events(ctx context.Context, run string, from int64) ([]Event, error) {
-	rows, err := e.file.Read.QueryContext(ctx, `select json from events where run=? and n>=? order by n`, run, from)
+	rows, err := e.file.Read.QueryContext(ctx, `select json from events where run=? and n+count>? order by n`, run, from)
 	if err != nil {
 		return nil, fmt.Errorf("run store: %w", err)
 	}
@@ -190,11 +199,15 @@ func (e *Engine) Events(ctx context.Context, run string, from int64) ([]Event, e
 		if err := rows.Scan(&raw); err != nil {
 			return nil, fmt.Errorf("run store: %w", err)
 		}
-		var ev Event
-		if err := json.Unmarshal([]byte(raw), &ev); err != nil {
-			return nil, fmt.Errorf("run store: event of run %s: %w", run, err)
+		events, err := getEvents(run, raw)
+		if err != nil {
+			return nil, err
 		}
-		out = append(out, ev)
+		skip := 0
+		for skip < len(events) && events[skip].N < from {
+			skip++
+		}
+		out = append(out, events[skip:]...)
 	}
 	return out, rows.Err()
 }

@@ -106,6 +106,10 @@ type Attachment struct {
 // Another principal's run is ErrRunNotFound. The caller ends the attachment by
 // Detach or Cancel; reading to the terminal event does not release it.
 func (e *Engine) Attach(ctx context.Context, run string, p Principal) (*Attachment, error) {
+	if s := e.first(run, p); s != nil {
+		e.attached(run, +1)
+		return &Attachment{e: e, run: run, s: s}, nil
+	}
 	r, err := e.row(ctx, run)
 	if err != nil {
 		return nil, err

@@ -26,6 +26,7 @@ const (
 	workflowName = "segment"
 	queuePoll    = 50 * time.Millisecond
 	maxRecovery  = 10_000
+	keepFirst    = 4096
 )
 
 // A SegmentFunc runs one segment of a run. A nil return ends the segment for
@@ -44,8 +45,9 @@ type Executor struct {
 	run   SegmentFunc
 	log   *slog.Logger
 
-	mu   sync.Mutex
-	live map[string]struct{} // segments that run in this process, by workflow id
+	mu    sync.Mutex
+	live  map[string]struct{} // segments that run in this process, by workflow id
+	first map[string]struct{} // those that Start is beginning
 
 	ending  atomic.Bool
 	closing sync.Once
@@ -63,8 +65,9 @@ func Launch(ctx context.Context, file *File, projects []string, run SegmentFunc,
 	}
 	x := &Executor{
 		id: uuid.NewString(), file: file, run: run, log: log,
-		pool: file.pool(2, file.full, ""),
-		live: make(map[string]struct{}),
+		pool:  file.pool(2, file.full, ""),
+		live:  make(map[string]struct{}),
+		first: make(map[string]struct{}),
 	}
 	x.queue = "x-" + x.id
 	if err := x.launch(ctx, projects); err != nil {
@@ -124,6 +127,12 @@ func parseRef(id string) (Ref, bool) {
 // Start begins a segment here, unless some process has begun it before: then it
 // does nothing. It returns when the beginning is durable.
 func (x *Executor) Start(r Ref) error {
+	x.mu.Lock()
+	if len(x.first) >= keepFirst {
+		clear(x.first) // begun by other processes
+	}
+	x.first[r.id()] = struct{}{}
+	x.mu.Unlock()
 	_, err := dbos.RunWorkflow(x.dbos, x.segment, r.id(), dbos.WithWorkflowID(r.id()))
 	return err
 }
@@ -143,13 +152,15 @@ func (x *Executor) segment(ctx dbos.Context, id string) (string, error) {
 	}
 	x.mu.Lock()
 	x.live[id] = struct{}{}
+	_, first := x.first[id]
+	delete(x.first, id)
 	x.mu.Unlock()
 	defer func() {
 		x.mu.Lock()
 		delete(x.live, id)
 		x.mu.Unlock()
 	}()
-	return "", x.run(&Segment{Ref: r, ctx: ctx})
+	return "", x.run(&Segment{Ref: r, Again: !first, ctx: ctx})
 }
 
 // A Left is a segment that an executor began and did not end.
@@ -252,6 +263,9 @@ func (x *Executor) Close(timeout time.Duration) error {
 // A Segment is one execution of segment K of a run.
 type Segment struct {
 	Ref
+	// Again is set where an execution of this segment may have gone before.
+	Again bool
+
 	ctx dbos.Context
 }
 
