@@ -14,7 +14,8 @@ import (
 // Every unsettled agent node has one, taken in topological order before anything
 // runs, so that each execution of the segment numbers its effects alike.
 type slot struct {
-	orders chan order
+	orders  chan order
+	entered chan struct{} // closed when the step runs: nothing was recorded of it
 	told   bool
 	open   bool // its result has not come
 	result *effect
@@ -53,11 +54,24 @@ func (x *execution) claimSlots(ctx context.Context) error {
 		if _, ok := v.node.Spec.(workflows.AgentNode); !ok || v.settled() {
 			continue
 		}
-		s := &slot{orders: make(chan order, 1), open: true}
+		s := &slot{orders: make(chan order, 1), entered: make(chan struct{}), open: true}
 		v.slot = s
 		recorded, err := x.seg.Go(id, func(ctx context.Context) (string, error) { return x.effect(ctx, id, v.node, s) })
 		if err != nil {
 			return fmt.Errorf("step of node %s: %w", id, err)
+		}
+		if x.seg.Again {
+			// Whether it is recorded decides what is said next: know it first.
+			select {
+			case step := <-recorded:
+				if err := x.recorded(ctx, id, step.Result, step.Err); err != nil {
+					return err
+				}
+				continue
+			case <-s.entered:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
 		}
 		x.work.Go(func() {
 			select {
@@ -121,6 +135,7 @@ func (x *execution) refuseAgent(id string, v *vertex, err *RunError) {
 // effect is the body of the step: all attempts of one agent node. What it returns
 // is recorded; an error leaves the segment to a later process.
 func (x *execution) effect(ctx context.Context, id string, node *workflows.Node, s *slot) (string, error) {
+	close(s.entered)
 	var o order
 	select {
 	case o = <-s.orders:

@@ -179,7 +179,7 @@ func (e *Engine) nextDue(ctx context.Context, t *tend) error {
 	var gate, run sql.NullInt64
 	err := e.file.Read.QueryRowContext(ctx, `select
 		(select min(expires) from gates where decision is null and expires is not null),
-		(select min(deadline) from runs where deadline is not null and state in ('running','waiting'))`).Scan(&gate, &run)
+		(select min(deadline) from runs where deadline is not null and ended is null)`).Scan(&gate, &run)
 	t.due = stamp(gate)
 	if d := stamp(run); !d.IsZero() && (t.due.IsZero() || d.Before(t.due)) {
 		t.due = d
@@ -226,7 +226,7 @@ func (e *Engine) hearDecisions(ctx context.Context, t *tend) error {
 }
 
 func (e *Engine) hearCancels(ctx context.Context) error {
-	rows, err := e.file.Read.QueryContext(ctx, `select id from runs where state='running' and cancel_by is not null`)
+	rows, err := e.file.Read.QueryContext(ctx, `select id from runs where cancel_by is not null and ended is null`)
 	if err != nil {
 		return err
 	}
@@ -278,8 +278,8 @@ func (e *Engine) toBegin(ctx context.Context) ([]durable.Ref, error) {
 func (e *Engine) expire(ctx context.Context, now time.Time) error {
 	// A run that runs here sees its deadline by itself; one that waits gets a segment that sees it.
 	if err := e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `update runs set state='running', seg=seg+1 where state='waiting'
-			and project in (select value from json_each(?)) and deadline<=?`, list(e.mine()), now.UnixMilli())
+		_, err := tx.ExecContext(ctx, `update runs set state='running', seg=seg+1 where deadline is not null and ended is null and deadline<=?2
+			and state='waiting' and project in (select value from json_each(?1))`, list(e.mine()), now.UnixMilli())
 		return err
 	}); err != nil {
 		return err

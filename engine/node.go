@@ -96,11 +96,11 @@ func (x *execution) evaluate(id string, v *vertex, eval func(expr.Scope) (json.R
 			if !again {
 				return func() { x.failNode(id, failure, attempt) }
 			}
-			x.rec.tell(Event{Type: NodeRetrying, Node: id, Attempt: attempt, Error: failure, DelayMS: new(delay.Milliseconds())})
+			x.tell(Event{Type: NodeRetrying, Node: id, Attempt: attempt, Error: failure, DelayMS: new(delay.Milliseconds())})
 			if pause(x.ctx, delay) != nil {
 				return func() { x.failNode(id, x.stopped(id), attempt) }
 			}
-			x.rec.tell(Event{Type: NodeStarted, Node: id, NodeType: v.node.Type(), Attempt: attempt + 1})
+			x.tell(Event{Type: NodeStarted, Node: id, NodeType: v.node.Type(), Attempt: attempt + 1})
 		}
 	})
 }

@@ -32,10 +32,12 @@ create table if not exists runs(
 	last_event integer not null default -1
 ) without rowid;
 create unique index if not exists runs_key on runs(project, workflow, principal, idem_key) where idem_key is not null;
-create index if not exists runs_open on runs(state, project) where state in ('running','waiting','blocked');
+create index if not exists runs_running on runs(project) where state='running';
+create index if not exists runs_blocked on runs(project) where state='blocked';
+create index if not exists runs_cancel on runs(cancel_by) where cancel_by is not null and ended is null;
 create index if not exists runs_join on runs(project, workflow, principal, args_digest) where detached is not null;
 create index if not exists runs_holder on runs(holder) where holder is not null and claimed is null;
-create index if not exists runs_deadline on runs(deadline) where deadline is not null and state in ('running','waiting');
+create index if not exists runs_deadline on runs(deadline) where deadline is not null and ended is null;
 create index if not exists runs_ended on runs(ended) where ended is not null;
 create index if not exists runs_list on runs(project, id);
 create table if not exists gates(

@@ -319,6 +319,12 @@ func (x *execution) loop(ctx context.Context) error {
 		if x.busy == 0 && len(x.ready) == 0 {
 			return x.drain(ctx)
 		}
+		if more, err := x.wait(ctx); more || err != nil {
+			if err != nil {
+				return err
+			}
+			continue
+		}
 		if err := x.flush(ctx); err != nil {
 			return err
 		}
@@ -358,16 +364,34 @@ func (x *execution) report(f func(ctx context.Context) error) {
 // spawn runs f beside the loop and then, in the loop, what f returns.
 func (x *execution) spawn(f func() func()) {
 	x.busy++
-	x.then(func() {
-		x.work.Go(func() {
-			after := x.guard(f)
-			x.report(func(context.Context) error {
-				x.busy--
-				after()
-				return nil
-			})
+	x.work.Go(func() {
+		after := x.guard(f)
+		x.report(func(context.Context) error {
+			x.busy--
+			after()
+			return nil
 		})
 	})
+}
+
+// linger is how long what was said may wait for more before it is stored, while
+// expressions are evaluated and nothing else depends on it.
+const linger = 2 * time.Millisecond
+
+// wait gives expressions a moment to report, so that what they say is stored
+// together with what waits already. It reports whether one did.
+func (x *execution) wait(ctx context.Context) (bool, error) {
+	if len(x.staged.events) == 0 || len(x.staged.then) > 0 || x.agents > 0 {
+		return false, nil
+	}
+	t := time.NewTimer(linger)
+	defer t.Stop()
+	select {
+	case f := <-x.inbox:
+		return true, f(ctx)
+	case <-t.C:
+		return false, nil
+	}
 }
 
 // guard turns a panic into an internal failure of the run.

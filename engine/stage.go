@@ -25,6 +25,14 @@ func (x *execution) say(events ...Event) {
 	x.staged.events = append(x.staged.events, events...)
 }
 
+// tell has the loop say an event; node goroutines call it.
+func (x *execution) tell(ev Event) {
+	x.report(func(context.Context) error {
+		x.say(ev)
+		return nil
+	})
+}
+
 // store has events stored before they are delivered; also, which may be nil, runs
 // in the same transaction.
 func (x *execution) store(also func(ctx context.Context, tx *sql.Tx) error, events ...Event) {

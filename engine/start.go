@@ -42,9 +42,11 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 	if err != nil {
 		return Started{}, fmt.Errorf("engine: arguments: %w", err)
 	}
-	// A run to join needs no context of its own; only a new one reads files.
-	if found, err := e.join(ctx, e.file.Read, req, args); err != nil || found.Run != "" {
-		return found, err
+	if len(req.Workflow.Context) > 0 {
+		// A run to join needs no context of its own; only a new one reads files.
+		if found, err := e.join(ctx, e.file.Read, req, args); err != nil || found.Run != "" {
+			return found, err
+		}
 	}
 	values, err := resolveContext(req, e.opt.ReadFile)
 	if err != nil {

@@ -31,6 +31,7 @@ type File struct {
 
 	path    string
 	full    bool
+	turn    turn
 	log     *slog.Logger
 	stop    context.CancelFunc
 	done    sync.WaitGroup
@@ -49,7 +50,7 @@ func OpenFile(ctx context.Context, path string, full bool, log *slog.Logger) (*F
 	if err := f.Close(); err != nil {
 		return nil, fmt.Errorf("run store: %w", err)
 	}
-	out := &File{path: path, full: full, log: log}
+	out := &File{path: path, full: full, turn: make(turn, 1), log: log}
 	out.Write = out.pool(1, full, "")
 	out.Full = out.pool(1, true, "")
 	out.Read = out.pool(2, full, "&_pragma=query_only(ON)")
@@ -72,7 +73,7 @@ func (f *File) pool(conns int, full bool, extra string) *sql.DB {
 	path := url.PathEscape(filepath.ToSlash(f.path))
 	dsn := "file:" + path + "?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=foreign_keys(ON)" +
 		"&_pragma=journal_mode(WAL)&_pragma=synchronous(" + synchronous + ")&_pragma=wal_autocheckpoint(4000)" + extra
-	db := sql.OpenDB(&connector{dsn: dsn})
+	db := sql.OpenDB(&connector{dsn: dsn, turn: f.turn})
 	db.SetMaxOpenConns(conns)
 	db.SetMaxIdleConns(conns)
 	return db

@@ -18,7 +18,23 @@ const cacheSize = 256
 type connector struct {
 	driver sqlite.Driver
 	dsn    string
+	turn   turn
 }
+
+// turn lets one connection of the process write at a time, in the order of asking.
+// SQLite has one writer a file; without turns the others sleep and try again.
+type turn chan struct{}
+
+func (t turn) take(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (t turn) give() { <-t }
 
 func (c *connector) Connect(context.Context) (driver.Conn, error) {
 	inner, err := c.driver.Open(c.dsn)
@@ -29,7 +45,7 @@ func (c *connector) Connect(context.Context) (driver.Conn, error) {
 	if !ok {
 		return nil, errors.Join(errors.New("durable: the SQLite driver lacks a context method"), inner.Close())
 	}
-	return &conn{sqliteConn: full, cached: make(map[string]*stmt)}, nil
+	return &conn{sqliteConn: full, turn: c.turn, cached: make(map[string]*stmt)}, nil
 }
 
 func (c *connector) Driver() driver.Driver { return &c.driver }
@@ -50,7 +66,45 @@ type sqliteConn interface {
 // from two goroutines, so there is no lock.
 type conn struct {
 	sqliteConn
+	turn   turn
+	inTx   bool
 	cached map[string]*stmt
+}
+
+// BeginTx waits for the turn to write, which the transaction's end gives back.
+func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if err := c.turn.take(ctx); err != nil {
+		return nil, err
+	}
+	inner, err := c.sqliteConn.BeginTx(ctx, opts)
+	if err != nil {
+		c.turn.give()
+		return nil, err
+	}
+	c.inTx = true
+	return &tx{Tx: inner, of: c}, nil
+}
+
+type tx struct {
+	driver.Tx
+	of *conn
+}
+
+func (t *tx) Commit() error {
+	defer t.end()
+	return t.Tx.Commit()
+}
+
+func (t *tx) Rollback() error {
+	defer t.end()
+	return t.Tx.Rollback()
+}
+
+func (t *tx) end() {
+	if t.of.inTx {
+		t.of.inTx = false
+		t.of.turn.give()
+	}
 }
 
 type stmt struct {
@@ -67,6 +121,12 @@ func (c *conn) Close() error {
 }
 
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if !c.inTx && cacheable(query) {
+		if err := c.turn.take(ctx); err != nil {
+			return nil, err
+		}
+		defer c.turn.give()
+	}
 	if s := c.statement(ctx, query); s != nil {
 		if exec, ok := s.Stmt.(driver.StmtExecContext); ok {
 			return exec.ExecContext(ctx, args)
