@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -29,14 +30,41 @@ type bench struct {
 	w      io.Writer
 }
 
-// A system does one unit of work at a time; it is called from many goroutines.
+// A system does units of work.
 type system struct {
 	name string
-	// open makes a system in an empty folder. The caller calls once for each unit
-	// and end after the last.
-	open func(ctx context.Context, dir string) (once func(ctx context.Context) error, end func() error, err error)
+	// open makes the system in an empty folder.
+	open func(ctx context.Context, dir string) (*opened, error)
+	// recorded counts a unit to where its end is recorded, not only reported.
+	recorded bool
 	// serial leaves out the turn with many at a time.
 	serial bool
+}
+
+// An opened system.
+type opened struct {
+	once  func(ctx context.Context) error // one unit; called from many goroutines
+	close func() error
+	// pending is how many units are not recorded yet as ended; nil means none ever.
+	pending func(ctx context.Context) (int, error)
+}
+
+// settle waits until the end of every unit is recorded, looking that often.
+func (o *opened) settle(ctx context.Context, every time.Duration) error {
+	for o.pending != nil {
+		n, err := o.pending(ctx)
+		if err != nil || n == 0 {
+			return err
+		}
+		if every == 0 {
+			runtime.Gosched()
+			continue
+		}
+		if err := pause(ctx, every); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A result is what the turns of one system came to.
@@ -157,22 +185,26 @@ func (b *bench) turns(ctx context.Context, dir string, systems []system) ([]resu
 }
 
 func (b *bench) turn(ctx context.Context, dir string, s *system) (r result, err error) {
-	once, end, err := s.open(ctx, dir)
+	o, err := s.open(ctx, dir)
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, end()) }()
+	defer func() { err = errors.Join(err, o.close()) }()
+	unit := func() error {
+		if err := o.once(ctx); err != nil || !s.recorded {
+			return err
+		}
+		return o.settle(ctx, 0)
+	}
 	for range warm {
-		if err := once(ctx); err != nil {
+		if err := unit(); err != nil {
 			return r, err
 		}
 	}
-	// One after the other; what a unit leaves to be written behind it delays the
-	// next one, and so counts.
 	times := make([]time.Duration, 0, b.runs)
 	for range b.runs {
 		began := time.Now()
-		if err := once(ctx); err != nil {
+		if err := unit(); err != nil {
 			return r, err
 		}
 		times = append(times, time.Since(began))
@@ -190,7 +222,7 @@ func (b *bench) turn(ctx context.Context, dir string, s *system) (r result, err 
 	for range parallel {
 		work.Go(func() {
 			for left.Add(-1) >= 0 {
-				if err := once(ctx); err != nil {
+				if err := o.once(ctx); err != nil {
 					failed <- err
 					return
 				}
@@ -198,6 +230,9 @@ func (b *bench) turn(ctx context.Context, dir string, s *system) (r result, err 
 		})
 	}
 	work.Wait()
+	if err := o.settle(ctx, time.Millisecond); err != nil {
+		return r, err
+	}
 	r.rate = float64(3*b.runs) / time.Since(began).Seconds()
 	select {
 	case err := <-failed:

@@ -29,16 +29,16 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func journal(nodes int) system {
 	return system{
 		name: fmt.Sprintf("journal by hand, %d nodes", nodes),
-		open: func(ctx context.Context, dir string) (func(context.Context) error, func() error, error) {
+		open: func(ctx context.Context, dir string) (*opened, error) {
 			db, err := sql.Open("sqlite", "file:"+filepath.ToSlash(filepath.Join(dir, "journal.db"))+
 				"?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)")
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 			db.SetMaxOpenConns(1)
 			if _, err := db.ExecContext(ctx, `create table runs(id text primary key, status text, input blob, output blob, created int) without rowid;
 				create table nodes(run text, id text, output blob, at int, primary key(run, id)) without rowid`); err != nil {
-				return nil, nil, errors.Join(err, db.Close())
+				return nil, errors.Join(err, db.Close())
 			}
 			var stmts [3]*sql.Stmt
 			for i, query := range []string{
@@ -47,7 +47,7 @@ func journal(nodes int) system {
 				`update runs set status='SUCCESS', output=? where id=?`,
 			} {
 				if stmts[i], err = db.PrepareContext(ctx, query); err != nil { //nolint:sqlclosecheck // closed with db
-					return nil, nil, errors.Join(err, db.Close())
+					return nil, errors.Join(err, db.Close())
 				}
 			}
 			var n atomic.Int64
@@ -65,8 +65,16 @@ func journal(nodes int) system {
 				}
 				return err
 			}
-			return once, db.Close, nil
+			return &opened{once: once, close: db.Close}, nil
 		},
+	}
+}
+
+// unrecorded counts the segments whose end DBOS has not written.
+func unrecorded(db *sql.DB) func(context.Context) (int, error) {
+	return func(ctx context.Context) (n int, err error) {
+		err = db.QueryRowContext(ctx, `select count(*) from workflow_status where status in ('PENDING','ENQUEUED')`).Scan(&n)
+		return n, err
 	}
 }
 
@@ -74,11 +82,11 @@ func journal(nodes int) system {
 // our statement cache.
 func bare() system {
 	return system{
-		name: "bare DBOS run, no step",
-		open: func(ctx context.Context, dir string) (func(context.Context) error, func() error, error) {
+		name: "bare DBOS run, no step", recorded: true,
+		open: func(ctx context.Context, dir string) (*opened, error) {
 			file, err := durable.OpenFile(ctx, filepath.Join(dir, "bare.db"), false, quiet())
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 			var mu sync.Mutex
 			ran := map[string]chan struct{}{}
@@ -90,7 +98,7 @@ func bare() system {
 				return nil
 			}, quiet())
 			if err != nil {
-				return nil, nil, errors.Join(err, file.Close())
+				return nil, errors.Join(err, file.Close())
 			}
 			var n atomic.Int64
 			once := func(ctx context.Context) error {
@@ -113,7 +121,8 @@ func bare() system {
 					return context.Cause(ctx)
 				}
 			}
-			return once, func() error { return errors.Join(x.Close(5*time.Second), file.Close()) }, nil
+			end := func() error { return errors.Join(x.Close(5*time.Second), file.Close()) }
+			return &opened{once: once, close: end, pending: unrecorded(file.Read)}, nil
 		},
 	}
 }
@@ -122,19 +131,19 @@ func bare() system {
 func fullCommit() system {
 	return system{
 		name: "one FULL commit", serial: true,
-		open: func(ctx context.Context, dir string) (func(context.Context) error, func() error, error) {
+		open: func(ctx context.Context, dir string) (*opened, error) {
 			file, err := durable.OpenFile(ctx, filepath.Join(dir, "full.db"), false, quiet())
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 			if _, err := file.Full.ExecContext(ctx, `create table t(id integer primary key, at int)`); err != nil {
-				return nil, nil, errors.Join(err, file.Close())
+				return nil, errors.Join(err, file.Close())
 			}
 			once := func(ctx context.Context) error {
 				_, err := file.Full.ExecContext(ctx, `insert into t(at) values(?)`, time.Now().UnixMilli())
 				return err
 			}
-			return once, file.Close, nil
+			return &opened{once: once, close: file.Close}, nil
 		},
 	}
 }
@@ -196,10 +205,10 @@ func await(ctx context.Context, a *engine.Attachment, kind string) (engine.Event
 func ours(name, fragment string) system {
 	return system{
 		name: name,
-		open: func(ctx context.Context, dir string) (func(context.Context) error, func() error, error) {
+		open: func(ctx context.Context, dir string) (*opened, error) {
 			e, w, err := openEngine(ctx, dir, fragment)
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 			once := func(ctx context.Context) error {
 				a, err := begin(ctx, e, w)
@@ -209,7 +218,12 @@ func ours(name, fragment string) system {
 				_, err = await(ctx, a, "")
 				return errors.Join(err, a.Detach(ctx, ""))
 			}
-			return once, func() error { return e.Close(context.WithoutCancel(ctx)) }, nil
+			db, err := sql.Open("sqlite", "file:"+filepath.ToSlash(filepath.Join(dir, "serve.db"))+"?_pragma=query_only(ON)")
+			if err != nil {
+				return nil, errors.Join(err, e.Close(ctx))
+			}
+			end := func() error { return errors.Join(db.Close(), e.Close(context.WithoutCancel(ctx))) }
+			return &opened{once: once, close: end, pending: unrecorded(db)}, nil
 		},
 	}
 }
@@ -276,10 +290,10 @@ const gated = `
 func gate(units int) system {
 	return system{
 		name: "answer to next node", serial: true,
-		open: func(ctx context.Context, dir string) (func(context.Context) error, func() error, error) {
+		open: func(ctx context.Context, dir string) (*opened, error) {
 			e, w, err := openEngine(ctx, dir, gated)
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 			type waiting struct {
 				a  *engine.Attachment
@@ -289,14 +303,14 @@ func gate(units int) system {
 			for range units {
 				a, err := begin(ctx, e, w)
 				if err != nil {
-					return nil, nil, err
+					return nil, err
 				}
 				ev, err := await(ctx, a, engine.GatePaused)
 				if err != nil {
-					return nil, nil, err
+					return nil, err
 				}
 				if _, err := await(ctx, a, engine.RunPaused); err != nil {
-					return nil, nil, err
+					return nil, err
 				}
 				ready = append(ready, waiting{a, ev.Gate})
 			}
@@ -319,7 +333,7 @@ func gate(units int) system {
 					}
 				}
 			}
-			return once, func() error { return e.Close(context.WithoutCancel(ctx)) }, nil
+			return &opened{once: once, close: func() error { return e.Close(context.WithoutCancel(ctx)) }}, nil
 		},
 	}
 }
