@@ -2,10 +2,16 @@ package expr
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
+	"reflect"
+	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
+	"unsafe"
 
+	"modernc.org/libquickjs"
 	"modernc.org/quickjs"
 )
 
@@ -97,11 +103,18 @@ func newMachine(code scripts) (*machine, error) {
 	return m, nil
 }
 
-// close frees the machine. It must not run at the same time as an evaluation.
-func (m *machine) close() error {
-	m.mu.Lock()
-	m.ended = true
-	m.mu.Unlock()
+var errBroken = errors.New("expr: the machine is broken")
+
+// close frees the machine, or leaves its memory if an evaluation broke it. It must
+// not run at the same time as an evaluation.
+func (m *machine) close() (err error) {
+	m.end()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if recover() != nil {
+			err = errBroken
+		}
+	}()
 	m.run.Free()
 	return m.vm.Close()
 }
@@ -116,9 +129,10 @@ func (m *machine) interrupt() {
 }
 
 // starve ends an evaluation whose time is over. The engine looks at the clock once
-// in ten thousand steps, and a step may be a builtin that takes milliseconds. With no
-// room for a call or an allocation each of them fails at once, so those steps are
-// cheap. The two limits are words that the engine only reads.
+// in ten thousand steps, and a step may be a builtin that takes milliseconds or a
+// comparison of long strings. With no room for a call or an allocation those fail at
+// once, and with its counter at the end the engine looks at the next step. The words
+// written are ones that the engine reads at any time.
 func (m *machine) starve() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -126,7 +140,26 @@ func (m *machine) starve() {
 		m.late = true
 		m.vm.SetMaxStackSize(1)
 		m.vm.SetMemoryLimit(1)
+		if c := counter(m.vm); c != nil {
+			atomic.StoreInt32(c, 0)
+		}
 	}
+}
+
+// counter is the engine's count of steps until it looks at the clock. The library
+// does not offer it, so its address is read from the library's own field; nil if
+// there is no such field any more, which a test reports.
+func counter(vm *quickjs.VM) *int32 {
+	field := reflect.ValueOf(vm).Elem().FieldByName("cContext")
+	if field.Kind() != reflect.Uintptr {
+		return nil
+	}
+	address := uintptr(field.Uint())
+	if address == 0 {
+		return nil
+	}
+	c := *(**libquickjs.TJSContext)(unsafe.Pointer(&address)) //nolint:gosec // the context is not in Go's memory, and lives while ended is false
+	return &c.Finterrupt_counter
 }
 
 // end keeps the watchers away from vm and reports whether the time was over.

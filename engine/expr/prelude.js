@@ -44,13 +44,46 @@
       return;
     }
   };
-  const elements = Array.prototype, {concat, map} = elements;
-  for (const name of ['copyWithin', 'every', 'fill', 'filter', 'forEach', 'includes', 'indexOf', 'join', 'lastIndexOf',
-    'map', 'reduce', 'reduceRight', 'reverse', 'shift', 'slice', 'some', 'sort', 'splice', 'toLocaleString', 'unshift']) {
+  const elements = Array.prototype, {concat, map, slice} = elements;
+  for (const name of ['copyWithin', 'every', 'fill', 'filter', 'forEach', 'join', 'map', 'reduce', 'reduceRight',
+    'reverse', 'shift', 'slice', 'some', 'splice', 'toLocaleString', 'unshift']) {
     const builtin = elements[name];
     elements[name] = {bounded(...args) {
       bounded(this);
       return apply(builtin, this, args);
+    }}.bounded;
+  }
+  // To compare long values takes long, so many comparisons are steps of their own.
+  const long = (v) => typeof v === 'string' ? v.length > 1024 : typeof v === 'bigint';
+  for (const name of ['includes', 'indexOf', 'lastIndexOf']) {
+    const builtin = elements[name];
+    elements[name] = {bounded(...args) {
+      bounded(this);
+      if (!long(args[0])) return apply(builtin, this, args);
+      const all = apply(slice, this, none);
+      for (let i = 0, n = all.length; i < n; i++) all[i] = all[i] === args[0] ? none : undefined;
+      args[0] = none;
+      return apply(builtin, all, args);
+    }}.bounded;
+  }
+  const inOrder = (a, b) => {
+    const x = `${a}`, y = `${b}`;
+    return x < y ? -1 : x > y ? 1 : 0;
+  };
+  for (const name of ['sort', 'toSorted']) {
+    const builtin = elements[name];
+    elements[name] = {bounded(compare) {
+      bounded(this);
+      if (compare === undefined && isArray(this)) {
+        for (let i = 0, n = this.length; i < n; i++) {
+          const v = this[i];
+          if (long(v) || typeof v === 'object' && v !== null || typeof v === 'function') {
+            compare = inOrder;
+            break;
+          }
+        }
+      }
+      return apply(builtin, this, [compare]);
     }}.bounded;
   }
   const flatten = (to, from, depth) => {

@@ -143,6 +143,26 @@ func TestGlobals(t *testing.T) {
 	}
 }
 
+// TestCounter fails when an update of the library hides what starve needs.
+func TestCounter(t *testing.T) {
+	t.Parallel()
+	vm, err := newVM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = vm.Close() }()
+	c := counter(vm)
+	if c == nil {
+		t.Fatal("the engine's counter is not found")
+	}
+	if _, err := vm.Eval(`for (let i = 0; i < 100; i++);`, 0); err != nil {
+		t.Fatal(err)
+	}
+	if *c <= 0 || *c >= 10_000 {
+		t.Errorf("counter after some steps = %d, want between 0 and 10000", *c)
+	}
+}
+
 // TestConstructors looks for a way back to what compiles text.
 func TestConstructors(t *testing.T) {
 	t.Parallel()
