@@ -16,9 +16,9 @@ import (
 type slot struct {
 	orders  chan order
 	entered chan struct{} // closed when the step runs: nothing was recorded of it
-	told   bool
-	open   bool // its result has not come
-	result *effect
+	told    bool
+	open    bool // its result has not come
+	result  *effect
 }
 
 // order tells a slot what to do, once.
@@ -77,7 +77,7 @@ func (x *execution) claimSlots(ctx context.Context) error {
 			select {
 			case step := <-recorded:
 				x.report(func(ctx context.Context) error { return x.recorded(ctx, id, step.Result, step.Err) })
-			case <-ctx.Done():
+			case <-x.over:
 			}
 		})
 	}
@@ -98,12 +98,12 @@ func (x *execution) slotsOpen() bool {
 func (x *execution) startAgent(ctx context.Context, id string, v *vertex, spec workflows.AgentNode) {
 	x.agents++
 	x.busy++
+	if !x.seen[NodeStarted+" "+id] && !(v.slot.result != nil && v.slot.result.State == "left") {
+		x.store(nil, Event{Type: NodeStarted, Node: id, NodeType: v.node.Type()})
+	}
 	if v.slot.result != nil {
 		x.settleAgent(id, v)
 		return
-	}
-	if !x.seen[NodeStarted+" "+id] {
-		x.store(nil, Event{Type: NodeStarted, Node: id, NodeType: v.node.Type()})
 	}
 	agent, ok := x.wf.Agent(spec.AgentRef)
 	if !ok {
@@ -122,7 +122,7 @@ func (x *execution) startAgent(ctx context.Context, id string, v *vertex, spec w
 		Run: x.row.id, Project: Project{Key: x.row.project, Root: x.row.root}, Principal: x.row.principal,
 		Workflow: x.wf, Node: v.node, Agent: agent, Prompt: prompt,
 	}
-	x.then(func() { v.slot.send(order{call: call}) })
+	v.slot.send(order{call: call})
 }
 
 // refuseAgent fails an agent node before its effect began.
@@ -141,6 +141,8 @@ func (x *execution) effect(ctx context.Context, id string, node *workflows.Node,
 	case o = <-s.orders:
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
+	case <-x.over:
+		return "", errTaken // the execution starts over or is another process's; this is not recorded
 	}
 	out := effect{}
 	switch {
@@ -172,7 +174,7 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 		call.Key = fmt.Sprintf("%s/%s/%d", x.row.id, id, attempt)
 		call.Emit = func(ev Event) {
 			ev.Node = id
-			x.rec.tell(ev)
+			x.tell(ev)
 		}
 		if run.Err() != nil {
 			return effect{State: "failed", Attempt: attempt, Error: x.stopped(id)}, nil
@@ -180,6 +182,9 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 		result, err := x.runAgent(run, call)
 		if ctx.Err() != nil {
 			return effect{}, context.Cause(ctx) // the process ends: not an outcome
+		}
+		if x.isOver() {
+			return effect{}, errTaken
 		}
 		out := effect{State: "done", Output: result.Output, Attempt: attempt, Tokens: result.Tokens, Cost: result.Cost, TookMS: x.e.now().Sub(began).Milliseconds()}
 		if err == nil {
@@ -201,10 +206,7 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 		if !again {
 			return out, nil
 		}
-		ev := Event{Type: NodeRetrying, Node: id, Attempt: attempt, Error: failure, DelayMS: new(delay.Milliseconds())}
-		if err := x.rec.record(ctx, nil, ev); err != nil {
-			return effect{}, err
-		}
+		x.tellStored(Event{Type: NodeRetrying, Node: id, Attempt: attempt, Error: failure, DelayMS: new(delay.Milliseconds())})
 		if pause(run, delay) != nil {
 			if ctx.Err() != nil {
 				return effect{}, context.Cause(ctx)
@@ -212,10 +214,17 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 			out.Error = x.stopped(id)
 			return out, nil
 		}
-		ev = Event{Type: NodeStarted, Node: id, NodeType: node.Type(), Attempt: attempt + 1}
-		if err := x.rec.record(ctx, nil, ev); err != nil {
-			return effect{}, err
-		}
+		x.tellStored(Event{Type: NodeStarted, Node: id, NodeType: node.Type(), Attempt: attempt + 1})
+	}
+}
+
+// isOver reports whether the loop takes in nothing more.
+func (x *execution) isOver() bool {
+	select {
+	case <-x.over:
+		return true
+	default:
+		return false
 	}
 }
 

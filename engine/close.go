@@ -16,7 +16,7 @@ import (
 func (x *execution) close(ctx context.Context) (again bool, err error) {
 	open := x.openGates()
 	now := x.e.now()
-	if err := x.preferCancel(ctx); err != nil {
+	if err := errors.Join(x.settle(ctx), x.preferCancel(ctx)); err != nil {
 		return false, err
 	}
 	state, events, outcome := x.outcome(ctx, now, open)
@@ -38,7 +38,6 @@ func (x *execution) close(ctx context.Context) (again bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	staged.finish()
 	x.e.trim(x.rec.stream)
 	return next == Running, nil
 }

@@ -274,7 +274,6 @@ func (x *execution) newGate(ctx context.Context, id string, v *vertex, spec work
 			values(?,?,?,?,'',?,?,?,?,?,?)`, g.ID, g.Run, g.Node, g.Key, g.Type, g.Message, g.Assignee, now.UnixMilli(), millis(g.Expires), g.TimeoutAction)
 		return err
 	}, Event{Type: NodeStarted, Node: id, NodeType: v.node.Type()}, paused)
-	x.then(func() { x.e.due(g.Expires) })
 	return nil
 }
 

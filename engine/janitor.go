@@ -187,13 +187,6 @@ func (e *Engine) nextDue(ctx context.Context, t *tend) error {
 	return err
 }
 
-// due tells the janitor of an expiry that was just stored.
-func (e *Engine) due(at time.Time) {
-	if !at.IsZero() {
-		e.look()
-	}
-}
-
 // list is a set of strings as an argument for json_each.
 func list(values []string) string {
 	raw, err := encode(values)
@@ -226,7 +219,7 @@ func (e *Engine) hearDecisions(ctx context.Context, t *tend) error {
 }
 
 func (e *Engine) hearCancels(ctx context.Context) error {
-	rows, err := e.file.Read.QueryContext(ctx, `select id from runs where cancel_by is not null and ended is null`)
+	rows, err := e.file.Read.QueryContext(ctx, `select id from runs indexed by runs_cancel where cancel_by is not null and ended is null`)
 	if err != nil {
 		return err
 	}
@@ -255,7 +248,7 @@ func (e *Engine) beginRuns(ctx context.Context) error {
 }
 
 func (e *Engine) toBegin(ctx context.Context) ([]durable.Ref, error) {
-	rows, err := e.file.Read.QueryContext(ctx, `select r.id, r.seg from runs r where r.state='running'
+	rows, err := e.file.Read.QueryContext(ctx, `select r.id, r.seg from runs r indexed by runs_running where r.state='running'
 		and r.project in (select value from json_each(?)) and (r.seg>0 or r.created<?)
 		and not exists(select 1 from workflow_status w where w.workflow_uuid=r.id||'#'||r.seg) limit ?`,
 		list(e.mine()), e.now().Add(-startGrace).UnixMilli(), lookAtOnce)

@@ -843,3 +843,41 @@ func TestUnreadableDefinitionIsBlocked(t *testing.T) {
 		t.Errorf("ended %s, want run:completed", end.Type)
 	}
 }
+
+// TestStoreThatFailsForAWhile lets every write of events fail, effects under way,
+// and then mends the store: the run ends as if nothing had happened.
+func TestStoreThatFailsForAWhile(t *testing.T) {
+	t.Parallel()
+	path := storePath(t)
+	b := newBlocking()
+	e := open(t, path, func(o *engine.Options) { o.Agent = b })
+	s, err := e.Start(t.Context(), request(t, parse(t, agents+`
+		nodes:
+		  - {id: in, type: input}
+		  - {id: one, type: agent, agent_ref: wader, prompt_template: 'one'}
+		  - {id: two, type: agent, agent_ref: wader, prompt_template: 'two'}
+		  - {id: out, type: output}
+		edges: [{from: in, to: one}, {from: one, to: two}, {from: two, to: out}]`), `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-b.begun
+	db := openSQL(t, path)
+	if _, err := db.ExecContext(t.Context(), `create trigger broken before insert on events begin select raise(abort, 'broken'); end`); err != nil {
+		t.Fatal(err)
+	}
+	close(b.release)
+	<-time.After(2500 * time.Millisecond)
+	if r, err := e.Run(t.Context(), s.Run, ""); err != nil || r.State != engine.Running {
+		t.Errorf("while the store fails the run is %v, %v, want running", r, err)
+	}
+	if _, err := db.ExecContext(t.Context(), `drop trigger broken`); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(last(follow(t, e, s.Run)).Outputs), `{"out":"two"}`; got != want {
+		t.Errorf("outputs = %s, want %s", got, want)
+	}
+	if n := b.calls.Load(); n != 2 && n != 3 {
+		t.Errorf("the effects were done %d times, want each once, and again only the one that was in flight", n)
+	}
+}

@@ -57,6 +57,7 @@ type execution struct {
 
 	gates  map[string]Gate // of earlier executions, by node
 	staged stage
+	writer writer
 
 	tokens Tokens
 	cost   int64
@@ -89,23 +90,39 @@ func (e *Engine) segment(seg *durable.Segment) (err error) {
 			err = e.failBroken(ctx, seg.Run, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 	}()
+	again, err := e.runSegment(ctx, seg)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err == nil && again:
+		e.begin(ctx, seg.Run, seg.K+1)
+	case err != nil && !errors.Is(err, errTaken):
+		return e.startOver(ctx, seg, err) // nothing was begun yet
+	}
+	return nil
+}
+
+// retryAfterFault is how long a segment rests that the store failed.
+const retryAfterFault = time.Second
+
+// startOver has this segment executed anew, from what is recorded, after the store
+// failed it: an execution cannot be repeated in place, its effects have taken their
+// numbers. What this one still tries to record is refused from here on. It returns
+// nil once that is arranged, or the context's cause.
+func (e *Engine) startOver(ctx context.Context, seg *durable.Segment, cause error) error {
 	for {
-		again, err := e.runSegment(ctx, seg)
-		switch {
-		case err == nil && again:
-			e.begin(ctx, seg.Run, seg.K+1)
-			return nil
-		case err == nil, errors.Is(err, errTaken):
-			return nil
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		}
-		seg.Again = true
-		// Whatever went wrong is the store's or ours; the run itself has not ended.
-		e.log.LogAttrs(ctx, slog.LevelError, "segment starts again", runAttr(seg.Run), slog.Int("segment", seg.K), errAttr(err))
-		if err := pause(ctx, time.Second); err != nil {
+		e.log.LogAttrs(ctx, slog.LevelError, "segment starts over", runAttr(seg.Run), slog.Int("segment", seg.K), errAttr(cause))
+		if err := pause(ctx, retryAfterFault); err != nil {
 			return err
 		}
+		err := e.raise(ctx, seg.Run)
+		if err == nil {
+			err = e.executor.Resume([]durable.Ref{seg.Ref})
+		}
+		if err == nil {
+			return nil
+		}
+		cause = err
 	}
 }
 
@@ -142,13 +159,17 @@ func (e *Engine) runSegment(ctx context.Context, seg *durable.Segment) (again bo
 	defer close(x.over)
 	defer x.cancel(errShutdown)
 	defer x.watch()()
-	if err := x.restore(ctx); err != nil {
-		return false, err
+	if err = x.restore(ctx); err == nil {
+		err = x.loop(ctx)
 	}
-	if err := x.loop(ctx); err != nil {
-		return false, err
+	if err == nil {
+		again, err = x.close(ctx)
 	}
-	return x.close(ctx)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, errTaken) {
+		// Before the steps are let go: nothing of this execution may be recorded now.
+		err = e.startOver(ctx, seg, err)
+	}
+	return again, err
 }
 
 // watch ends the run's context at its deadline, at once where it passed or where
@@ -325,9 +346,7 @@ func (x *execution) loop(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := x.flush(ctx); err != nil {
-			return err
-		}
+		x.flush(ctx)
 		select {
 		case f := <-x.inbox:
 			if err := f(ctx); err != nil {
@@ -381,7 +400,7 @@ const linger = 2 * time.Millisecond
 // wait gives expressions a moment to report, so that what they say is stored
 // together with what waits already. It reports whether one did.
 func (x *execution) wait(ctx context.Context) (bool, error) {
-	if len(x.staged.events) == 0 || len(x.staged.then) > 0 || x.agents > 0 {
+	if len(x.staged.events) == 0 || x.agents > 0 {
 		return false, nil
 	}
 	t := time.NewTimer(linger)

@@ -3,59 +3,23 @@ package engine
 import (
 	"context"
 	"database/sql"
+	"sync"
 )
 
-// What the loop says in one round is stored in one transaction: the events of
-// effects and gates before anybody hears of them, those of pure nodes that came
-// between in their place. Only the loop's goroutine touches the stage.
+// What the loop says goes out in the order in which it is said. Events of effects
+// and gates are stored first, by a writer beside the loop, all that gathered while it
+// wrote in one transaction; effects do not wait for it, since they are recorded by
+// themselves. Events of pure nodes go out at once while nothing waits to be stored.
 
-// stage is what the loop has said and not stored yet.
+// stage is what has been said and is to be stored.
 type stage struct {
 	events []Event
 	also   []func(ctx context.Context, tx *sql.Tx) error
-	then   []func()
 }
 
-// say tells events of pure nodes: at once, or after what is to be stored first.
-func (x *execution) say(events ...Event) {
-	if len(x.staged.events) == 0 {
-		x.rec.tell(events...)
-		return
-	}
-	x.staged.events = append(x.staged.events, events...)
-}
-
-// tell has the loop say an event; node goroutines call it.
-func (x *execution) tell(ev Event) {
-	x.report(func(context.Context) error {
-		x.say(ev)
-		return nil
-	})
-}
-
-// store has events stored before they are delivered; also, which may be nil, runs
-// in the same transaction.
-func (x *execution) store(also func(ctx context.Context, tx *sql.Tx) error, events ...Event) {
-	x.staged.events = append(x.staged.events, events...)
-	if also != nil {
-		x.staged.also = append(x.staged.also, also)
-	}
-}
-
-// then calls f once all that was said is out.
-func (x *execution) then(f func()) {
-	if len(x.staged.events) == 0 {
-		f()
-		return
-	}
-	x.staged.then = append(x.staged.then, f)
-}
-
-// take empties the stage.
-func (x *execution) take() stage {
-	s := x.staged
-	x.staged = stage{}
-	return s
+func (s *stage) add(more stage) {
+	s.events = append(s.events, more.events...)
+	s.also = append(s.also, more.also...)
 }
 
 func (s *stage) apply(ctx context.Context, tx *sql.Tx) error {
@@ -67,21 +31,119 @@ func (s *stage) apply(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-func (s *stage) finish() {
-	for _, f := range s.then {
-		f()
+// writer is the part of the stage that the loop and the writing goroutine share.
+type writer struct {
+	mu      sync.Mutex
+	queued  stage
+	writing bool
+	idle    chan struct{} // closed when writing ends
+	err     error
+}
+
+func (w *writer) busy() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.writing
+}
+
+// say tells events of pure nodes: at once, or after what is to be stored first.
+// Only the loop's goroutine calls it.
+func (x *execution) say(events ...Event) {
+	if len(x.staged.events) == 0 && !x.writer.busy() {
+		x.rec.tell(events...)
+		return
+	}
+	x.staged.events = append(x.staged.events, events...)
+}
+
+// store has events stored before they are delivered; also, which may be nil, runs
+// in the same transaction. Only the loop's goroutine calls it.
+func (x *execution) store(also func(ctx context.Context, tx *sql.Tx) error, events ...Event) {
+	x.staged.events = append(x.staged.events, events...)
+	if also != nil {
+		x.staged.also = append(x.staged.also, also)
 	}
 }
 
-// flush stores and delivers what was said.
-func (x *execution) flush(ctx context.Context) error {
-	if len(x.staged.events) == 0 {
+// tell has the loop say an event; node goroutines call it.
+func (x *execution) tell(ev Event) {
+	x.report(func(context.Context) error {
+		x.say(ev)
 		return nil
+	})
+}
+
+// tellStored has the loop say an event that is stored first.
+func (x *execution) tellStored(ev Event) {
+	x.report(func(context.Context) error {
+		x.store(nil, ev)
+		return nil
+	})
+}
+
+// take empties the stage.
+func (x *execution) take() stage {
+	s := x.staged
+	x.staged = stage{}
+	return s
+}
+
+// flush hands what was said to the writer.
+func (x *execution) flush(ctx context.Context) {
+	if len(x.staged.events) == 0 {
+		return
 	}
-	s := x.take()
-	if err := x.rec.record(ctx, func(tx *sql.Tx) error { return s.apply(ctx, tx) }, s.events...); err != nil {
-		return err
+	w := &x.writer
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queued.add(x.take())
+	if !w.writing && w.err == nil {
+		w.writing, w.idle = true, make(chan struct{})
+		x.work.Go(func() { x.write(ctx) })
 	}
-	s.finish()
-	return nil
+}
+
+// write stores and delivers until nothing is queued.
+func (x *execution) write(ctx context.Context) {
+	w := &x.writer
+	for {
+		w.mu.Lock()
+		s := w.queued
+		w.queued = stage{}
+		if len(s.events) == 0 {
+			w.writing = false
+			close(w.idle)
+			w.mu.Unlock()
+			return
+		}
+		w.mu.Unlock()
+		err := x.rec.record(ctx, func(tx *sql.Tx) error { return s.apply(ctx, tx) }, s.events...)
+		if err == nil {
+			continue
+		}
+		w.mu.Lock()
+		w.err, w.writing = err, false
+		close(w.idle)
+		w.mu.Unlock()
+		x.report(func(context.Context) error { return err })
+		return
+	}
+}
+
+// settle waits until the writer is idle and returns why it failed, if it did.
+func (x *execution) settle(ctx context.Context) error {
+	w := &x.writer
+	w.mu.Lock()
+	idle, writing := w.idle, w.writing
+	w.mu.Unlock()
+	if writing {
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
 }

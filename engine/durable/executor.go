@@ -98,6 +98,12 @@ func (x *Executor) launch(ctx context.Context, projects []string) error {
 	if err := dbos.Launch(x.dbos); err != nil {
 		return fmt.Errorf("run store: %w", err)
 	}
+	// DBOS asks its queues for work twenty times a second; its own index does not serve
+	// that question on SQLite, so each would read the whole table.
+	if _, err := x.file.Write.ExecContext(ctx, `create index if not exists relavium_queued on workflow_status(queue_name, status)
+		where queue_name is not null`); err != nil {
+		return fmt.Errorf("run store: %w", err)
+	}
 	if _, err := dbos.RegisterQueue(x.dbos, x.queue, dbos.WithQueueBasePollingInterval(queuePoll)); err != nil {
 		return fmt.Errorf("run store: %w", err)
 	}
