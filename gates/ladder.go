@@ -122,9 +122,29 @@ func (l *Ladder) Begin(c Client, p Policy, run string, say func(line string)) *C
 	return &Call{l: l, client: c, policy: p, run: run, say: say, again: map[string]bool{}}
 }
 
-// Opened tells of a gate that waits, which a client of 2025 is asked about as
-// soon as no other question of the call is open, the oldest gate first.
-func (c *Call) Opened(ctx context.Context, g *engine.Gate) {
+// Event tells the call what happened in its run, in order. News of the past, as
+// a call hears it that attached late, leads to no question.
+func (c *Call) Event(ctx context.Context, ev *engine.Event) {
+	switch ev.Type {
+	case engine.GatePaused, engine.BudgetPaused:
+		g, err := c.l.opt.Engine.Gate(ctx, ev.Gate)
+		if err != nil {
+			if ctx.Err() == nil {
+				c.l.opt.Logger.WarnContext(ctx, "read a gate", slog.String("run", c.run), slog.String("gate", ev.Gate), slog.String("error", err.Error()))
+			}
+			return
+		}
+		c.opened(ctx, &g)
+	case engine.GateResumed:
+		c.closed(ctx, ev.Gate)
+	case engine.RunPaused:
+		c.paused(ev.GateIDs)
+	}
+}
+
+// opened adds a gate that waits, which a client of 2025 is asked about as soon
+// as no other question of the call is open, the oldest gate first.
+func (c *Call) opened(ctx context.Context, g *engine.Gate) {
 	if g.Decision != "" || !offered(g, c.client.Principal) {
 		return
 	}
@@ -144,9 +164,9 @@ func (c *Call) Opened(ctx context.Context, g *engine.Gate) {
 	c.next(ctx)
 }
 
-// Closed tells of a gate that waits no more. A question about it that is open is
-// cancelled at the client.
-func (c *Call) Closed(ctx context.Context, gate string) {
+// closed takes out a gate that waits no more. A question about it that is open
+// is cancelled at the client.
+func (c *Call) closed(ctx context.Context, gate string) {
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
 	c.open = slices.DeleteFunc(c.open, func(o engine.Gate) bool { return o.ID == gate })
@@ -158,9 +178,9 @@ func (c *Call) Closed(ctx context.Context, gate string) {
 	}
 }
 
-// Paused tells that the run goes on only by decisions of these gates. News of
-// the past, of gates that are decided since, says nothing.
-func (c *Call) Paused(gates []string) {
+// paused notes that the run goes on only by decisions of these gates. If one of
+// them is decided since, this says nothing.
+func (c *Call) paused(gates []string) {
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
 	for _, id := range gates {
