@@ -21,6 +21,7 @@ type message struct {
 	id     json.RawMessage // nil for a notification
 	method string          // "" for a response
 	params json.RawMessage
+	reply  *reply // a response to a request of ours
 }
 
 // envelopeNames, paramNames and metaNames are the members that the protocol
@@ -50,7 +51,8 @@ func metaNames() []string {
 const mcpMeta = "io.modelcontextprotocol/"
 
 // parse checks one message and returns it with look-alike members dropped; the
-// zero message stands for one that needs nothing done. On an error it returns
+// zero message stands for one that needs nothing done. A response has nothing
+// but its reply. On an error it returns
 // the id that the error answers, or nil.
 func parse(line []byte) (message, json.RawMessage, *Error) {
 	if !utf8.Valid(line) || !json.Valid(line) {
@@ -62,7 +64,7 @@ func parse(line []byte) (message, json.RawMessage, *Error) {
 	}
 	ms, twice := distinct(ms, envelopeNames())
 	var m message
-	var version, params, result json.RawMessage
+	var version, params, result, refused json.RawMessage
 	hasID, hasMethod, hasResult := false, false, false
 	for _, f := range ms {
 		switch f.key {
@@ -77,8 +79,10 @@ func parse(line []byte) (message, json.RawMessage, *Error) {
 			}
 		case "params":
 			params = f.value
-		case "result", "error":
+		case "result":
 			result, hasResult = f.value, true
+		case "error":
+			refused, hasResult = f.value, true
 		}
 	}
 	if twice == "id" {
@@ -92,8 +96,8 @@ func parse(line []byte) (message, json.RawMessage, *Error) {
 		return message{}, m.id, invalid("member " + strconv.Quote(clip(twice)) + " appears twice")
 	case string(version) != `"2.0"`:
 		return message{}, m.id, invalid(`"jsonrpc" is not "2.0"`)
-	case !hasMethod && hasResult && result != nil:
-		return message{}, nil, nil // a response; nothing is asked of this client yet
+	case !hasMethod && hasResult:
+		return message{reply: replyOf(m.id, result, refused)}, nil, nil
 	case m.method == "":
 		return message{}, m.id, invalid(`no "method"`)
 	}
@@ -106,6 +110,16 @@ func parse(line []byte) (message, json.RawMessage, *Error) {
 		return message{}, m.id, e
 	}
 	return m, m.id, nil
+}
+
+// replyOf is a response to a request of ours, or nil for one that can be none:
+// our ids are strings.
+func replyOf(id, result, refused json.RawMessage) *reply {
+	r := &reply{result: result, refused: refused != nil}
+	if len(id) == 0 || id[0] != '"' || json.Unmarshal(id, &r.id) != nil || (result == nil) == (refused == nil) {
+		return nil
+	}
+	return r
 }
 
 func invalid(what string) *Error {

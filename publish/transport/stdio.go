@@ -131,6 +131,7 @@ type conn struct {
 	stdio    *Stdio
 	session  *Session
 	requests sync.WaitGroup
+	asks     asks
 
 	mu      sync.Mutex
 	flights map[string]*flight // by idKey, until answered
@@ -229,6 +230,9 @@ func (c *conn) take(ctx, base context.Context, m incoming) bool {
 	case e != nil:
 		c.post(ctx, errorLine(id, e))
 	case msg.method == "":
+		if msg.reply != nil {
+			c.asks.take(msg.reply, time.Now())
+		}
 	case msg.id == nil:
 		if msg.method == "notifications/cancelled" {
 			c.cancel(msg.params)
@@ -331,6 +335,9 @@ func (c *conn) request(rctx context.Context, msg message) *Request {
 				return context.Cause(rctx)
 			}
 			return c.send(notificationLine(method, params))
+		},
+		Ask: func(ctx context.Context, id, method string, params json.RawMessage) (Answer, error) {
+			return c.asks.ask(ctx, c.gone, id, method, params, c.send)
 		},
 	}
 }

@@ -80,6 +80,9 @@ type Request struct {
 	// response. It fails once the request was cancelled or the connection is
 	// gone; nothing is written then. Params must encode to a JSON object.
 	Notify func(method string, params json.RawMessage) error
+	// Ask sends a request to the client; nil means that the transport cannot. It
+	// may be used after the request was answered, as long as the connection is.
+	Ask AskFunc
 	// OneBody says that the client takes one response and nothing else: what
 	// Notify is given goes nowhere, and the client cannot be asked anything.
 	OneBody bool
