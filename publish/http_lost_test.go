@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -41,6 +42,22 @@ func (s *site) begin(body string, header ...string) *pendingCall {
 		s.tb.Fatalf("%.80s = %d %s, want a stream", body, resp.StatusCode, resp.Header.Get("Content-Type"))
 	}
 	return &pendingCall{tb: s.tb, resp: resp, events: newEvents(resp.Body), drop: drop}
+}
+
+// get opens a stream of the session; last may be "".
+func (c *sessionClient) get(last string) *pendingCall {
+	c.tb.Helper()
+	ctx, drop := context.WithTimeout(c.tb.Context(), patience)
+	resp, err := c.send(ctx, http.MethodGet, "", c.header("Last-Event-ID", last)...)
+	if err != nil {
+		drop()
+		c.tb.Fatal(err)
+	}
+	c.tb.Cleanup(func() { drop(); resp.Body.Close() })
+	if resp.StatusCode != http.StatusOK || resp.Header.Get("X-Accel-Buffering") != "no" {
+		c.tb.Fatalf("GET = %d %v, want a stream", resp.StatusCode, resp.Header)
+	}
+	return &pendingCall{tb: c.tb, resp: resp, events: newEvents(resp.Body), drop: drop}
 }
 
 // until returns the first message that matches; ok is false at the end.
@@ -351,16 +368,6 @@ func TestHTTPResume(t *testing.T) {
 	at := listen(t, s, publish.HTTPOptions{Hold: 10 * time.Millisecond})
 	c := at.initialize("2025-11-25")
 	other := at.initialize("2025-11-25")
-	get := func(c *sessionClient, last string) *pendingCall {
-		t.Helper()
-		ctx, drop := context.WithTimeout(t.Context(), patience)
-		resp, err := at.send(ctx, http.MethodGet, "", c.header("Last-Event-ID", last)...)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("GET = %v, %v", resp, err)
-		}
-		t.Cleanup(func() { drop(); resp.Body.Close() })
-		return &pendingCall{tb: t, resp: resp, events: newEvents(resp.Body), drop: drop}
-	}
 	for _, early := range []bool{true, false} { // back before the run ends, or after
 		call := at.begin(toolCall(`"late"`, "relavium_deploy", fmt.Sprintf(`,"_meta":{"relavium/idempotencyKey":"%t"}`, early)), c.header()...)
 		run, gate := call.gate()
@@ -372,7 +379,7 @@ func TestHTTPResume(t *testing.T) {
 		st.waitDetached(t, run, engine.DetachDrop)
 		var back *pendingCall
 		if early {
-			back = get(c, last)
+			back = c.get(last)
 			if again, _ := back.gate(); again != run { // what waits still is told again
 				t.Errorf("the stream tells of run %s, want %s", again, run)
 			}
@@ -380,9 +387,9 @@ func TestHTTPResume(t *testing.T) {
 		decide(t, e, gate, engine.Approved)
 		if !early {
 			waitState(t, e, run, engine.Completed)
-			foreign := get(other, last)
+			foreign := other.get(last)
 			silent(t, foreign, "a stream of another session")
-			back = get(c, last)
+			back = c.get(last)
 		}
 		m, ok := back.response()
 		if !ok || string(m.ID) != `"late"` || runOf(textOfResult(t, m)) != run || !strings.Contains(m.raw, "approved") {
@@ -393,7 +400,7 @@ func TestHTTPResume(t *testing.T) {
 		}
 		final := back.ids[len(back.ids)-1]
 		for _, id := range []string{last, final} {
-			silent(t, get(c, id), "a stream for an answer that was given")
+			silent(t, c.get(id), "a stream for an answer that was given")
 		}
 	}
 	// An answer that was read to its end is not given again, one that was not is.
@@ -403,8 +410,8 @@ func TestHTTPResume(t *testing.T) {
 	if _, ok := whole.response(); !ok {
 		t.Fatal("no answer")
 	}
-	silent(t, get(c, whole.ids[len(whole.ids)-1]), "a stream for an answer that was read")
-	if m, ok := get(c, whole.ids[0]).response(); !ok || string(m.ID) != "1" {
+	silent(t, c.get(whole.ids[len(whole.ids)-1]), "a stream for an answer that was read")
+	if m, ok := c.get(whole.ids[0]).response(); !ok || string(m.ID) != "1" {
 		t.Errorf("the answer to a client that lacks it = %s", m.raw)
 	}
 }
@@ -444,12 +451,7 @@ func TestHTTPStop(t *testing.T) {
 	var streams, calls []*pendingCall
 	for range 50 {
 		streams = append(streams, at.begin(modernBody("1", "subscriptions/listen", `"notifications":{"toolsListChanged":true}`), modernHeader("subscriptions/listen", "")...))
-		resp, err := at.send(t.Context(), http.MethodGet, "", at.initialize("2025-11-25").header()...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { resp.Body.Close() })
-		streams = append(streams, &pendingCall{tb: t, resp: resp, events: newEvents(resp.Body)})
+		streams = append(streams, at.initialize("2025-11-25").get(""))
 	}
 	runs := map[string]bool{}
 	for i := range 20 {
@@ -466,7 +468,7 @@ func TestHTTPStop(t *testing.T) {
 		t.Fatalf("20 calls wait for %d runs", len(runs))
 	}
 	// One that never sends a whole request must not hold the server up.
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", at.addr)
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", at.addr) //nolint:forbidigo // half a request to the server of the test
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -484,7 +486,7 @@ func TestHTTPStop(t *testing.T) {
 			if !ok || json.Unmarshal(m.Result, &r) != nil || !r.IsError || !runs[runOf(r)] || !strings.Contains(m.raw, "server is stopping") {
 				t.Errorf("a waiting call got %q, want that the server is stopping and its run", m.raw)
 			}
-			if _, err := call.events.next(); err != io.EOF {
+			if _, err := call.events.next(); !errors.Is(err, io.EOF) {
 				t.Errorf("the stream of a call ended with %v", err)
 			}
 		})
@@ -492,7 +494,7 @@ func TestHTTPStop(t *testing.T) {
 	for _, stream := range streams {
 		reading.Go(func() {
 			for {
-				if _, err := stream.events.next(); err == io.EOF {
+				if _, err := stream.events.next(); errors.Is(err, io.EOF) {
 					return
 				} else if err != nil {
 					t.Errorf("a stream ended with %v, want its end", err)

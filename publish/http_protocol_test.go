@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -173,20 +174,20 @@ func TestHTTPForms(t *testing.T) {
 	c := at.initialize("2025-11-25")
 	legacy := toolCall("1", "relavium_echo", "")
 	modern := modernBody("1", "tools/call", `"name":"relavium_echo"`)
-	const json, events = "application/json", "text/event-stream"
+	const whole, events = "application/json", "text/event-stream"
 	for _, tt := range []struct {
 		accept string
 		status int
 		form   string
 	}{
-		{"*/*", 200, json},
-		{"", 200, json},
-		{json, 200, json},
+		{"*/*", 200, whole},
+		{"", 200, whole},
+		{whole, 200, whole},
 		{events, 200, events},
-		{"application/*", 200, json},
-		{both, 200, json},
-		{"text/event-stream;q=0, application/json;q=0.5", 200, json},
-		{"text/html, */*;q=0.1", 200, json},
+		{"application/*", 200, whole},
+		{both, 200, whole},
+		{"text/event-stream;q=0, application/json;q=0.5", 200, whole},
+		{"text/html, */*;q=0.1", 200, whole},
 		{"text/html", 406, ""},
 	} {
 		for era, a := range map[string]answer{
@@ -392,7 +393,7 @@ func TestHTTPSlowClients(t *testing.T) {
 			}
 			s, _, _ := newServer(t, nil, shaped(t, "echo", "", "1"))
 			at := listen(t, s, publish.HTTPOptions{HeaderTimeout: 300 * time.Millisecond, BodyTimeout: 300 * time.Millisecond})
-			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", at.addr)
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", at.addr) //nolint:forbidigo // half a request to the server of the test
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -512,7 +513,7 @@ func TestHTTPListen(t *testing.T) {
 				break
 			}
 		}
-		if _, err := events.next(); err != io.EOF {
+		if _, err := events.next(); !errors.Is(err, io.EOF) {
 			t.Errorf("after the result: %v, want the end", err)
 		}
 	}
@@ -543,31 +544,18 @@ func TestHTTPSignsOfLife(t *testing.T) {
 			t.Errorf("%s: JSON body began with %d line breaks: %s", era, n, a.body)
 		}
 	}
-	open := func() (*events, func()) {
-		resp, err := at.send(t.Context(), http.MethodGet, "", c.header()...)
-		if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("X-Accel-Buffering") != "no" {
-			t.Fatalf("GET = %v, %v", resp, err)
-		}
-		return newEvents(resp.Body), func() { resp.Body.Close() }
-	}
-	first, done := open()
-	defer done()
+	first := c.get("")
 	for range 3 {
-		if ev, err := first.next(); err != nil || !ev.comment {
+		if ev, err := first.events.next(); err != nil || !ev.comment {
 			t.Fatalf("GET stream: %+v, %v, want comments", ev, err)
 		}
 	}
-	second, done := open()
-	defer done()
-	for {
-		if _, err := first.next(); err == io.EOF {
-			break
-		} else if err != nil {
-			t.Fatalf("the replaced stream ended with %v, want its end", err)
-		}
+	second := c.get("")
+	if m, ok := first.response(); ok {
+		t.Errorf("the replaced stream had %s, want its end", m.raw)
 	}
 	for range 3 {
-		if ev, err := second.next(); err != nil || !ev.comment {
+		if ev, err := second.events.next(); err != nil || !ev.comment {
 			t.Fatalf("second GET stream: %+v, %v, want comments", ev, err)
 		}
 	}
@@ -577,12 +565,8 @@ func TestHTTPSignsOfLife(t *testing.T) {
 	if a := c.do(http.MethodDelete, "", c.header()...); a.status != http.StatusOK {
 		t.Errorf("DELETE = %d, want 200", a.status)
 	}
-	for {
-		if _, err := second.next(); err == io.EOF {
-			break
-		} else if err != nil {
-			t.Fatalf("the stream of an ended session ended with %v, want its end", err)
-		}
+	if m, ok := second.response(); ok {
+		t.Errorf("the stream of an ended session had %s, want its end", m.raw)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -124,7 +125,7 @@ func read(resp *http.Response) (answer, error) {
 		events := newEvents(resp.Body)
 		for {
 			ev, err := events.next()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				return a, nil
 			}
 			if err != nil {

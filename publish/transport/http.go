@@ -3,6 +3,7 @@ package transport
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -112,7 +113,9 @@ func (h *HTTP) Serve(ctx context.Context, l net.Listener) error {
 	within(leaveGrace, shut, nil) // connections close once their answer is out
 	_ = srv.Close()               // those that never asked anything
 	done()
-	<-served
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
 	return nil
 }
 

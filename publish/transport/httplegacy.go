@@ -82,7 +82,7 @@ func (e *endpoint) quick(w http.ResponseWriter, f forms) *stream {
 // wait: "Disconnection MAY occur at any time … SHOULD NOT be interpreted as the
 // client cancelling its request" (MCP 2025-11-25, Streamable HTTP).
 func (e *endpoint) call(w http.ResponseWriter, r *http.Request, f forms, s *httpSession, msg message) {
-	ctx, end := requestContext(r, ErrClosed)
+	ctx, end := requestContext(r.Context(), ErrClosed)
 	defer end(nil)
 	fl := s.begin(msg.id, end)
 	defer s.finish(msg.id, fl)
@@ -168,7 +168,7 @@ func (e *endpoint) array(w http.ResponseWriter, r *http.Request, f forms, versio
 }
 
 func (e *endpoint) batch(w http.ResponseWriter, r *http.Request, f forms, s *httpSession, members []json.RawMessage) {
-	ctx, end := requestContext(r, ErrClosed)
+	ctx, end := requestContext(r.Context(), ErrClosed)
 	defer end(nil)
 	st := e.stream(w, f.events, f)
 	defer st.drop()

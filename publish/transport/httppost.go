@@ -169,7 +169,7 @@ func (e *endpoint) modern(w http.ResponseWriter, r *http.Request, f forms, msg m
 	}
 	// "Closing the SSE response stream MUST be treated as cancellation of that
 	// request" (MCP 2026-07-28, Streamable HTTP).
-	ctx, end := requestContext(r, ErrStreamClosed)
+	ctx, end := requestContext(r.Context(), ErrStreamClosed)
 	defer end(nil)
 	st := e.stream(w, events, f)
 	defer st.drop()
@@ -223,8 +223,7 @@ func statusOf(code int) int {
 
 // requestContext is the context of a request: it ends with hangup when the
 // client closes the connection or the stream, and with ErrStopping.
-func requestContext(r *http.Request, hangup error) (context.Context, context.CancelCauseFunc) {
-	base := r.Context()
+func requestContext(base context.Context, hangup error) (context.Context, context.CancelCauseFunc) {
 	ctx, end := context.WithCancelCause(context.WithoutCancel(base))
 	stop := context.AfterFunc(base, func() {
 		if errors.Is(context.Cause(base), ErrStopping) {

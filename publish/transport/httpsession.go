@@ -182,7 +182,7 @@ func place(id string) (run string, n int64, ok bool) {
 
 // resume answers calls again, each once. Progress is not repeated.
 func (e *endpoint) resume(r *http.Request, s *httpSession, st *stream, calls []*call) {
-	ctx, end := requestContext(r, ErrClosed)
+	ctx, end := requestContext(r.Context(), ErrClosed)
 	defer end(nil)
 	for _, c := range calls {
 		fl := s.begin(c.id, end)
