@@ -57,6 +57,9 @@ func TestScopeBounds(t *testing.T) {
 		{"inherits nothing from data", `run.outputs.a.x === undefined`, `=true`, Scope{Outputs: []Output{{"a", json.RawMessage(`{"__proto__":{"x":1}}`)}}}},
 		{"numbers", `run.outputs.a`, `=[1,1e+400,0]`, Scope{Outputs: []Output{{"a", json.RawMessage(`[1.0,1e400,-0]`)}}}},
 	} {
+		if slowdown > 1 && tt.name == "dense output" {
+			continue // it fills the heap object by object
+		}
 		value, err := s.Eval(t.Context(), tt.source, tt.scope)
 		want := strings.Replace(tt.want, "1e+400", "null", 1) // no double holds it
 		if got := brief(t, value, err); got != want {
