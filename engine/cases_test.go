@@ -443,3 +443,29 @@ func TestRunDeadline(t *testing.T) {
 		}
 	}
 }
+
+// TestValuesThatHaveNoPortableForm: what settles can be read by everybody later.
+func TestValuesThatHaveNoPortableForm(t *testing.T) {
+	t.Parallel()
+	e := open(t, storePath(t), nil)
+	for expression, want := range map[string]string{
+		`"\\ud800"`:                "",
+		`"a\\udc00b"`:              "",
+		`({"\\ud800": 1})`:         "",
+		`5e-324`:                   `{"out":5e-324}`,
+		`1.7976931348623157e308`:   `{"out":1.7976931348623157e+308}`,
+		`"\\ud83d\\udc26"`:         `{"out":"🐦"}`,
+		`({"__proto__x": [null]})`: `{"out":{"__proto__x":[null]}}`,
+	} {
+		w := parse(t, `
+			nodes: [{id: in, type: input}, {id: t, type: transform, transform: "`+strings.ReplaceAll(expression, `"`, `\"`)+`"}, {id: out, type: output}]
+			edges: [{from: in, to: t}, {from: t, to: out}]`)
+		end := last(finish(t, e, request(t, w, `{}`)))
+		switch {
+		case want != "" && string(end.Outputs) != want:
+			t.Errorf("%s ended %s with %s (%v), want %s", expression, end.Type, end.Outputs, end.Error, want)
+		case want == "" && (end.Type != engine.RunFailed || end.Error.Code != engine.CodeSandboxError):
+			t.Errorf("%s ended %s with %s, want sandbox_error", expression, end.Type, end.Outputs)
+		}
+	}
+}

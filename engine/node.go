@@ -89,6 +89,9 @@ func (x *execution) evaluate(id string, v *vertex, eval func(expr.Scope) (json.R
 			began := time.Now()
 			out, selected, err := eval(scope)
 			if err == nil {
+				out, err = portable(out)
+			}
+			if err == nil {
 				return func() { x.complete(id, out, selected, time.Since(began), attempt) }
 			}
 			failure := x.sandboxError(id, err)
@@ -103,6 +106,16 @@ func (x *execution) evaluate(id string, v *vertex, eval func(expr.Scope) (json.R
 			x.tell(Event{Type: NodeStarted, Node: id, NodeType: v.node.Type(), Attempt: attempt + 1})
 		}
 	})
+}
+
+// portable is a value as every later reader can take it: what JavaScript calls a
+// string may hold half a character, which has no JSON form in UTF-8.
+func portable(value json.RawMessage) (json.RawMessage, error) {
+	out, err := workflows.Compact(value)
+	if err != nil {
+		return nil, &expr.Error{Reason: expr.ReasonNonSerializable}
+	}
+	return out, nil
 }
 
 // retryAfter tells whether a node may be dispatched again, and after how long.

@@ -16,8 +16,6 @@ const (
 	maxValueBytes  = 4 << 20
 	maxValueDepth  = 64
 	maxNumberBytes = 64
-	maxMagnitude   = 1e300
-	minMagnitude   = 1e-300
 )
 
 // A valueError says what is wrong with a JSON text and at which byte.
@@ -330,8 +328,8 @@ func checkNumber(literal string) string {
 		return "" // zero, whatever its exponent
 	}
 	f, err := strconv.ParseFloat(strings.TrimPrefix(literal, "-"), 64)
-	if err != nil || f > maxMagnitude || f < minMagnitude {
-		return "a number outside 1e-300 to 1e300"
+	if err != nil || f == 0 {
+		return "a number beyond what a double holds"
 	}
 	return ""
 }

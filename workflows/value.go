@@ -12,7 +12,7 @@ import (
 // Compact checks a JSON value strictly and returns it without white space. Key
 // order and the digits of numbers are kept; strings are escaped as ECMAScript
 // does. It refuses anything that is not UTF-8, a lone surrogate, a repeated key,
-// more than 64 levels, a number of more than 64 characters or outside 1e±300, and
+// more than 64 levels, a number of more than 64 characters or beyond what a double holds, and
 // more than 4 MiB. The error says where and what, and never quotes the value.
 func Compact(value json.RawMessage) (json.RawMessage, error) {
 	return scanValue(value, false)
