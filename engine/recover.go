@@ -36,10 +36,11 @@ func (e *Engine) takeFrom(ctx context.Context, executor string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if err := e.dropHeldBy(ctx, executor); err != nil {
+	foreign, err := e.dropHeldBy(ctx, executor)
+	if err != nil {
 		return false, err
 	}
-	all := true
+	all := !foreign
 	var resume []durable.Ref
 	for _, l := range left {
 		r, err := e.row(ctx, l.Run)
@@ -171,20 +172,6 @@ func (e *Engine) raise(ctx context.Context, run string) error {
 	return e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `update runs set epoch=epoch+1, state=case state when 'blocked' then 'running' else state end,
 			error=case state when 'blocked' then null else error end where id=? and ended is null`, run)
-		return err
-	})
-}
-
-// dropHeldBy says of the calls that the dead executor's process held that they are
-// dropped: their runs become orphans, and retries may join them. Of runs that
-// completed it is those whose result nobody is known to have received.
-func (e *Engine) dropHeldBy(ctx context.Context, executor string) error {
-	now := e.now()
-	return e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `update runs set detached=?, detach_reason=? where holder=?
-			and project in (select value from json_each(?)) and detached is null and claimed is null and kept=0 and source<>'cli'
-			and (state in ('running','waiting','blocked') or state='completed' and ended>?)`,
-			now.UnixMilli(), DetachDrop, executor, list(e.mine()), now.Add(-e.opt.JoinWindow).UnixMilli())
 		return err
 	})
 }

@@ -76,7 +76,7 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 	e.expect(&row{
 		id: out.Run, project: req.Project.Key, root: req.Project.Root, workflow: req.Workflow.ID, digest: req.Workflow.Digest(),
 		principal: req.Principal, source: req.Source, client: req.Client, inputs: req.Arguments, ctx: values, state: Running,
-		deadline: deadlineOf(req.Workflow, now), created: time.UnixMilli(now.UnixMilli()), started: now, holder: e.executor.ID(),
+		deadline: deadlineOf(req.Workflow, now), created: time.UnixMilli(now.UnixMilli()), started: now, holder: e.holderFor(req.Source),
 		kept: req.Source == "cli", lastEvent: -1,
 	})
 	if err := e.executor.Start(durable.Ref{Run: out.Run}); err != nil {
@@ -85,6 +85,14 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 		e.look()
 	}
 	return out, nil
+}
+
+// holderFor is who holds the call of a new run: nobody does for the command line.
+func (e *Engine) holderFor(source string) string {
+	if source == "cli" {
+		return ""
+	}
+	return e.executor.ID()
 }
 
 func deadlineOf(w *workflows.Workflow, created time.Time) time.Time {
@@ -215,7 +223,7 @@ func (e *Engine) insertRun(ctx context.Context, tx *sql.Tx, req StartRequest, id
 	_, err := tx.ExecContext(ctx, `insert into runs(id, project, root, workflow, digest, principal, source, client, idem_key, args_digest,
 		inputs, ctx, state, deadline, created, started, holder, kept) values(?,?,?,?,?,?,?,?,?,?,?,?,'running',?,?,?,?,?)`,
 		id, req.Project.Key, req.Project.Root, w.ID, w.Digest(), string(req.Principal), req.Source, req.Client, text(req.IdempotencyKey), args,
-		string(req.Arguments), string(values), millis(deadlineOf(w, now)), now.UnixMilli(), now.UnixMilli(), e.executor.ID(), req.Source == "cli")
+		string(req.Arguments), string(values), millis(deadlineOf(w, now)), now.UnixMilli(), now.UnixMilli(), text(e.holderFor(req.Source)), req.Source == "cli")
 	return err
 }
 

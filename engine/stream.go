@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -124,12 +125,10 @@ func (e *Engine) Attach(ctx context.Context, run string, p Principal) (*Attachme
 		e.release(s)
 		return nil, err
 	}
-	if e.executor != nil && (!r.detached.IsZero() || r.holder != e.executor.ID()) {
-		if err := e.write(ctx, `update runs set detached=null, detach_reason=null, holder=? where id=? and claimed is null`, e.executor.ID(), run); err != nil {
-			e.attached(run, -1)
-			e.release(s)
-			return nil, err
-		}
+	if err := e.hold(ctx, r); err != nil {
+		e.attached(run, -1)
+		e.release(s)
+		return nil, err
 	}
 	return &Attachment{e: e, run: run, s: s}, nil
 }
@@ -215,8 +214,11 @@ func (a *Attachment) Detach(ctx context.Context, reason string) error {
 		case reason == "":
 			err = a.e.write(ctx, `update runs set kept=1, detached=null, detach_reason='handover' where id=? and ended is null`, a.run)
 		case left == 0:
-			err = a.e.write(ctx, `update runs set detached=?, detach_reason=? where id=? and claimed is null`,
-				a.e.now().UnixMilli(), reason, a.run)
+			_, err = a.e.letGo(ctx, a.run, a.e.me(), func(tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, `update runs set detached=?, detach_reason=? where id=? and claimed is null`,
+					a.e.now().UnixMilli(), reason, a.run)
+				return err
+			})
 		}
 	})
 	return err
@@ -232,8 +234,10 @@ func (a *Attachment) Cancel(ctx context.Context, by, reason string) (bool, error
 	cancelled := false
 	var err error
 	a.over.Do(func() {
-		if a.leave() == 0 {
-			cancelled = true
+		if a.leave() > 0 {
+			return
+		}
+		if cancelled, err = a.e.letGo(ctx, a.run, a.e.me(), nil); err == nil && cancelled {
 			err = a.e.Cancel(ctx, a.run, by, reason)
 		}
 	})

@@ -150,6 +150,19 @@ func ExecutorAlive(path, project string) (bool, error) {
 	return alive, err
 }
 
+// Alive reports whether the process of that executor lives.
+func Alive(path, executor string) bool {
+	lock := flock.New(filepath.Join(folder(path), executor+".lock"), flock.SetPermissions(0o600), flock.SetFlag(os.O_RDWR))
+	free, err := lock.TryRLock()
+	if err != nil {
+		return false // it is gone
+	}
+	if free {
+		_ = lock.Close() // only looked at
+	}
+	return !free
+}
+
 func eachExecutor(dir string, visit func(id string, held bool, c card, info os.FileInfo) error) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -1,0 +1,117 @@
+package engine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/relavium/relavium-serve/engine/durable"
+)
+
+// A run's holder names the executors of the processes whose calls wait for it,
+// usually one, separated by commas. It is what tells, over processes, whether a
+// call that ends was the last one, and whose calls a dead process held.
+
+// me is how this process is named as a holder; a process that only looks has none.
+func (e *Engine) me() string {
+	if e.executor == nil {
+		return ""
+	}
+	return e.executor.ID()
+}
+
+// hold adds this process to the holders of a run that a call attaches to.
+func (e *Engine) hold(ctx context.Context, r *row) error {
+	me := e.me()
+	if me == "" || r.source == "cli" || r.detached.IsZero() && slices.Contains(holders(r.holder), me) {
+		return nil
+	}
+	return e.write(ctx, `update runs set detached=null, detach_reason=null,
+		holder=case when detached is not null or holder is null then ?1 when instr(holder, ?1)>0 then holder else holder||','||?1 end
+		where id=?2 and claimed is null`, me, r.id)
+}
+
+func holders(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, ",")
+}
+
+// letGo takes a process off the holders of a run. Where no living process is left it
+// reports true, having called last, which may be nil, in the same transaction.
+func (e *Engine) letGo(ctx context.Context, run, who string, last func(tx *sql.Tx) error) (bool, error) {
+	alone := false
+	err := e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+		var held sql.NullString
+		err := tx.QueryRowContext(ctx, `select holder from runs where id=?`, run).Scan(&held)
+		if errors.Is(err, sql.ErrNoRows) {
+			return ErrRunNotFound
+		}
+		if err != nil {
+			return err
+		}
+		rest := slices.DeleteFunc(holders(held.String), func(id string) bool {
+			return id == who || !durable.Alive(e.opt.Path, id)
+		})
+		alone = len(rest) == 0
+		if !alone {
+			_, err := tx.ExecContext(ctx, `update runs set holder=? where id=?`, strings.Join(rest, ","), run)
+			return err
+		}
+		if last != nil {
+			return last(tx)
+		}
+		return nil
+	})
+	return alone, err
+}
+
+// heldBy lists the runs whose calls the executor's process held and whose callers
+// may come again: those that have not ended, and those that completed lately with
+// nobody known to have heard.
+func (e *Engine) heldBy(ctx context.Context, executor string) (ids []string, foreign bool, err error) {
+	rows, err := e.file.Read.QueryContext(ctx, `select id, project from runs indexed by runs_holder
+		where holder is not null and claimed is null and instr(holder, ?)>0 and detached is null
+		and coalesce(detach_reason, '')<>'handover' and (ended is null or state='completed' and ended>?)`,
+		executor, e.now().Add(-e.opt.JoinWindow).UnixMilli())
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { _ = rows.Close() }()
+	mine := e.mine()
+	for rows.Next() {
+		var id, project string
+		if err := rows.Scan(&id, &project); err != nil {
+			return nil, false, err
+		}
+		if slices.Contains(mine, project) {
+			ids = append(ids, id)
+		} else {
+			foreign = true
+		}
+	}
+	return ids, foreign, rows.Err()
+}
+
+// dropHeldBy says of the calls that the dead executor's process held that they are
+// dropped: their runs become orphans, and retries may join them. It reports whether
+// runs of other projects are left, which a process of theirs has to see to.
+func (e *Engine) dropHeldBy(ctx context.Context, executor string) (bool, error) {
+	ids, foreign, err := e.heldBy(ctx, executor)
+	if err != nil {
+		return false, err
+	}
+	var errs []error
+	for _, id := range ids {
+		_, err := e.letGo(ctx, id, executor, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `update runs set detached=?, detach_reason=? where id=? and detached is null`,
+				e.now().UnixMilli(), DetachDrop, id)
+			return err
+		})
+		errs = append(errs, err)
+	}
+	return foreign, errors.Join(errs...)
+}
