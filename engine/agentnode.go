@@ -98,7 +98,7 @@ func (x *execution) slotsOpen() bool {
 func (x *execution) startAgent(ctx context.Context, id string, v *vertex, spec workflows.AgentNode) {
 	x.agents++
 	x.busy++
-	if !x.seen[NodeStarted+" "+id] && !(v.slot.result != nil && v.slot.result.State == "left") {
+	if !x.seen[NodeStarted+" "+id] && (v.slot.result == nil || v.slot.result.State != "left") {
 		x.store(nil, Event{Type: NodeStarted, Node: id, NodeType: v.node.Type()})
 	}
 	if v.slot.result != nil {
