@@ -1,0 +1,213 @@
+package engine_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+func TestRetention(t *testing.T) {
+	t.Parallel()
+	path := storePath(t)
+	first := open(t, path, nil)
+	done := last(finish(t, first, request(t, parse(t, pureCase), `{}`))).Run
+	waiting, _ := untilPaused(t, first, request(t, parse(t, gateFragment), `{}`))
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	later := open(t, path, func(o *engine.Options) { o.Now = func() time.Time { return time.Now().Add(31 * 24 * time.Hour) } })
+	eventually(t, "a run that ended 31 days ago is deleted", func() bool {
+		_, err := later.Run(t.Context(), done, "")
+		return errors.Is(err, engine.ErrRunNotFound)
+	})
+	if _, err := later.Run(t.Context(), waiting, ""); err != nil {
+		t.Errorf("the unfinished run: %v", err)
+	}
+	db := openSQL(t, path)
+	for table, want := range map[string]int{"definitions": 1, "workflow_status": 1} {
+		// They follow the runs, in transactions of their own.
+		eventually(t, fmt.Sprintf("%s holds %d rows", table, want), func() bool {
+			var n int
+			if err := db.QueryRowContext(t.Context(), `select count(*) from `+table).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n == want
+		})
+	}
+}
+
+func openSQL(t *testing.T, path string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.ToSlash(path)+"?_pragma=busy_timeout(5000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func TestNewerSchemaIsRefused(t *testing.T) {
+	t.Parallel()
+	path := storePath(t)
+	if err := open(t, path, nil).Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openSQL(t, path).ExecContext(t.Context(), `update meta set schema=99`); err != nil {
+		t.Fatal(err)
+	}
+	_, err := engine.Open(t.Context(), engine.Options{Path: path, Logger: discard()})
+	if refused, ok := errors.AsType[*engine.SchemaError](err); !ok || refused.Found != 99 {
+		t.Errorf("Open = %v, want a SchemaError that names 99", err)
+	}
+}
+
+// TestOtherEngineVersionIsBlocked leaves a segment of another version alone and
+// shows why; it never fails for that.
+func TestOtherEngineVersionIsBlocked(t *testing.T) {
+	t.Parallel()
+	path := storePath(t)
+	b := newBlocking()
+	first := open(t, path, func(o *engine.Options) { o.Agent = b })
+	s, err := first.Start(t.Context(), request(t, parse(t, slowFragment), `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-b.begun
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openSQL(t, path).ExecContext(t.Context(), `update workflow_status set application_version='wf-0'`); err != nil {
+		t.Fatal(err)
+	}
+	second := open(t, path, nil)
+	eventually(t, "the run is blocked with a reason", func() bool { return blocked(t, second, s.Run) })
+}
+
+// TestRunWhoseMakerDied begins a run that was made durable by a process that died
+// before it could begin it, though nothing else ever happens in the store.
+func TestRunWhoseMakerDied(t *testing.T) {
+	t.Parallel()
+	path := storePath(t)
+	first := open(t, path, nil)
+	run := last(finish(t, first, request(t, parse(t, pureCase), `{}`))).Run
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// What such a process leaves: the row, and nothing of its segment.
+	db := openSQL(t, path)
+	for _, query := range []string{
+		`update runs set state='running', ended=null, outputs=null, last_event=-1, created=unixepoch('subsec')*1000`,
+		`delete from events`, `delete from workflow_status`,
+	} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second := open(t, path, nil)
+	if end := last(follow(t, second, run)); end.Type != engine.RunCompleted {
+		t.Errorf("ended %s, want run:completed", end.Type)
+	}
+}
+
+// TestPanicInTheAgentRoom fails the node as internal; the process lives.
+func TestPanicInTheAgentRoom(t *testing.T) {
+	t.Parallel()
+	e := open(t, storePath(t), func(o *engine.Options) {
+		o.Agent = agentFunc(func(context.Context, engine.AgentCall) (engine.AgentResult, error) { panic("secret detail") })
+	})
+	end := last(finish(t, e, request(t, parse(t, slowFragment), `{}`)))
+	if end.Type != engine.RunFailed || end.Error.Code != engine.CodeInternal || end.Error.CorrelationID == "" {
+		t.Fatalf("ended %s with %+v, want an internal failure with a correlation id", end.Type, end.Error)
+	}
+	if strings.Contains(end.Error.Message, "secret") {
+		t.Errorf("the message tells %q", end.Error.Message)
+	}
+}
+
+// TestUnreadableDefinitionIsBlocked keeps a run whose definition this process cannot
+// read, and lets it go on in one that can.
+func TestUnreadableDefinitionIsBlocked(t *testing.T) {
+	t.Parallel()
+	path := storePath(t)
+	first := open(t, path, nil)
+	run, gates := untilPaused(t, first, request(t, parse(t, gateFragment), `{}`))
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	blind := open(t, path, func(o *engine.Options) {
+		o.Load = func(json.RawMessage) (*workflows.Workflow, error) { return nil, errors.New("unknown node type") }
+	})
+	if _, err := blind.Decide(t.Context(), gates[0], engine.Decision{Decision: engine.Approved, By: "x", Via: engine.ViaConsole}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the run is blocked with a reason", func() bool { return blocked(t, blind, run) })
+	if err := blind.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again := open(t, path, nil)
+	if end := last(follow(t, again, run)); end.Type != engine.RunCompleted {
+		t.Errorf("ended %s, want run:completed", end.Type)
+	}
+}
+
+// TestStoreThatFailsForAWhile lets every write of events fail, effects under way,
+// and then mends the store: the run ends as if nothing had happened.
+func TestStoreThatFailsForAWhile(t *testing.T) {
+	t.Parallel()
+	path := storePath(t)
+	b := newBlocking()
+	e := open(t, path, func(o *engine.Options) { o.Agent = b })
+	s, err := e.Start(t.Context(), request(t, parse(t, agents+`
+		nodes:
+		  - {id: in, type: input}
+		  - {id: one, type: agent, agent_ref: wader, prompt_template: 'one'}
+		  - {id: two, type: agent, agent_ref: wader, prompt_template: 'two'}
+		  - {id: out, type: output}
+		edges: [{from: in, to: one}, {from: one, to: two}, {from: two, to: out}]`), `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-b.begun
+	db := openSQL(t, path)
+	if _, err := db.ExecContext(t.Context(), `create trigger broken before insert on events begin select raise(abort, 'broken'); end`); err != nil {
+		t.Fatal(err)
+	}
+	close(b.release)
+	<-time.After(2500 * time.Millisecond)
+	if r, err := e.Run(t.Context(), s.Run, ""); err != nil || r.State != engine.Running {
+		t.Errorf("while the store fails the run is %v, %v, want running", r, err)
+	}
+	if _, err := db.ExecContext(t.Context(), `drop trigger broken`); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(last(follow(t, e, s.Run)).Outputs), `{"out":"two"}`; got != want {
+		t.Errorf("outputs = %s, want %s", got, want)
+	}
+	if n := b.calls.Load(); n != 2 && n != 3 {
+		t.Errorf("the effects were done %d times, want each once, and again only the one that was in flight", n)
+	}
+}
+
+// blocked reports whether the run is shown as blocked, with a reason.
+func blocked(t *testing.T, e *engine.Engine, run string) bool {
+	t.Helper()
+	runs, err := e.Runs(t.Context(), engine.RunFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range runs {
+		if r.ID == run {
+			return r.State == engine.Blocked && r.Reason != ""
+		}
+	}
+	return false
+}
