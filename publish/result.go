@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,11 +24,11 @@ const (
 const own = "_relavium"
 
 // ended is the result of a run's terminal event.
-func (s *Server) ended(x *exchange, run string, ev *engine.Event, joined bool) *mcp.CallToolResult {
+func (s *Server) ended(ctx context.Context, x *exchange, run string, ev *engine.Event, joined bool) *mcp.CallToolResult {
 	meta := &mcp.Meta{AdditionalFields: map[string]any{
 		"relavium/runId":          run,
 		"relavium/costMicrocents": number(ev.TotalCost, ev.CumulativeCost),
-		"relavium/durationMs":     number(ev.DurationMS, ev.ElapsedMS),
+		"relavium/durationMs":     s.took(ctx, x, run, ev),
 	}}
 	if joined {
 		meta.AdditionalFields["relavium/joined"] = true
@@ -47,6 +48,22 @@ func (s *Server) ended(x *exchange, run string, ev *engine.Event, joined bool) *
 	}
 	result.Meta = meta
 	return result
+}
+
+// took is how long the run lasted, in milliseconds, waiting included. The event of
+// a run that did not complete does not say it.
+func (s *Server) took(ctx context.Context, x *exchange, run string, ev *engine.Event) int64 {
+	if ev.DurationMS != nil {
+		return *ev.DurationMS
+	}
+	sctx, done := detached(ctx)
+	defer done()
+	r, err := s.engine.Run(sctx, run, x.caller.principal)
+	if err != nil {
+		s.log.WarnContext(ctx, "read a run", slog.String("run", run), slog.Any("error", err))
+		return 0
+	}
+	return ev.Time.Sub(r.Created).Milliseconds()
 }
 
 func number(values ...*int64) int64 {
