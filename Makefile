@@ -1,9 +1,11 @@
 # make help lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-clients lint fmt fuzz bench vuln clean
+.PHONY: help build demo test test-clients conformance lint fmt fuzz bench vuln clean
 GO       ?= go
 TOOLS    := bin/tools
 FUZZTIME ?= 10s
+# What must not reach out runs with nothing but loopback, where the system allows it.
+CAGE      = $(shell scripts/loopback --probe 2>/dev/null && echo scripts/loopback)
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +22,10 @@ test: clients ## everything, with the race detector and the real MCP clients
 
 test-clients: clients ## only the built binary with real MCP clients
 	$(GO) test -race -count=1 -timeout 10m -run TypeScript ./integration
+
+conformance: ## the official MCP conformance suite (first time: 240 MB from npm)
+	@scripts/peers conformance
+	$(CAGE) $(GO) test -count=1 -v ./integration/conformance
 
 lint: $(TOOLS)/golangci-lint ## the linters of .golangci.yml, formatting included
 	$(TOOLS)/golangci-lint run --allow-serial-runners ./...
