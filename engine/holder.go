@@ -73,9 +73,9 @@ func (e *Engine) letGo(ctx context.Context, run, who string, last func(tx *sql.T
 // may come again: those that have not ended, and those that completed lately with
 // nobody known to have heard.
 func (e *Engine) heldBy(ctx context.Context, executor string) (ids []string, foreign bool, err error) {
-	rows, err := e.file.Read.QueryContext(ctx, `select id, project from runs indexed by runs_holder
-		where holder is not null and claimed is null and instr(holder, ?)>0 and detached is null
-		and coalesce(detach_reason, '')<>'handover' and (ended is null or state='completed' and ended>?)`,
+	const held = ` and claimed is null and instr(coalesce(holder, ''), ?1)>0 and detached is null and coalesce(detach_reason, '')<>'handover'`
+	rows, err := e.file.Read.QueryContext(ctx, `select id, project from runs indexed by runs_open where ended is null`+held+`
+		union all select id, project from runs indexed by runs_ended where ended>?2 and state='completed'`+held,
 		executor, e.now().Add(-e.opt.JoinWindow).UnixMilli())
 	if err != nil {
 		return nil, false, err

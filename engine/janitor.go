@@ -129,6 +129,13 @@ func every(last *time.Time, now time.Time, interval time.Duration, f func(since 
 
 // follow hands events that other processes stored to the attached calls here.
 func (e *Engine) follow(ctx context.Context, t *tend) error {
+	var newest int64
+	if err := e.file.Read.QueryRowContext(ctx, `select coalesce(max(id), 0) from events`).Scan(&newest); err != nil {
+		return err
+	}
+	if newest < t.event {
+		t.event = 0 // retention deleted the newest rows; their ids come again
+	}
 	for {
 		n, err := e.followSome(ctx, t)
 		if err != nil || n < lookAtOnce {
@@ -248,7 +255,7 @@ func (e *Engine) beginRuns(ctx context.Context) error {
 }
 
 func (e *Engine) toBegin(ctx context.Context) ([]durable.Ref, error) {
-	rows, err := e.file.Read.QueryContext(ctx, `select r.id, r.seg from runs r indexed by runs_running where r.state='running'
+	rows, err := e.file.Read.QueryContext(ctx, `select r.id, r.seg from runs r indexed by runs_open where r.ended is null and r.state='running'
 		and r.project in (select value from json_each(?)) and (r.seg>0 or r.created<?)
 		and not exists(select 1 from workflow_status w where w.workflow_uuid=r.id||'#'||r.seg) limit ?`,
 		list(e.mine()), e.now().Add(-startGrace).UnixMilli(), lookAtOnce)

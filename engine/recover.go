@@ -89,7 +89,7 @@ func (e *Engine) block(ctx context.Context, r *row, reason string, next int, cau
 // unblock lets runs go on that a process before could not read: those whose next
 // segment nobody began.
 func (e *Engine) unblock(ctx context.Context) error {
-	ids, err := e.strings(ctx, `select r.id from runs r indexed by runs_blocked where r.state='blocked' and r.project in (select value from json_each(?))
+	ids, err := e.strings(ctx, `select r.id from runs r indexed by runs_open where r.ended is null and r.state='blocked' and r.project in (select value from json_each(?))
 		and not exists(select 1 from workflow_status w where w.workflow_uuid=r.id||'#'||r.seg)`, list(e.mine()))
 	if err != nil {
 		return err
@@ -107,8 +107,8 @@ func (e *Engine) unblock(ctx context.Context) error {
 // failStuck ends runs whose segment DBOS gave up, which only faults of ours or a
 // segment recovered ten thousand times bring about.
 func (e *Engine) failStuck(ctx context.Context) error {
-	ids, err := e.strings(ctx, `select r.id from runs r indexed by runs_running join workflow_status w on w.workflow_uuid=r.id||'#'||r.seg
-		where r.state='running' and r.project in (select value from json_each(?)) and w.status not in ('PENDING','ENQUEUED','DELAYED')`, list(e.mine()))
+	ids, err := e.strings(ctx, `select r.id from runs r indexed by runs_open join workflow_status w on w.workflow_uuid=r.id||'#'||r.seg
+		where r.ended is null and r.state='running' and r.project in (select value from json_each(?)) and w.status not in ('PENDING','ENQUEUED','DELAYED')`, list(e.mine()))
 	if err != nil {
 		return err
 	}

@@ -32,14 +32,11 @@ create table if not exists runs(
 	last_event integer not null default -1
 ) without rowid;
 create unique index if not exists runs_key on runs(project, workflow, principal, idem_key) where idem_key is not null;
-create index if not exists runs_running on runs(project) where state='running';
-create index if not exists runs_blocked on runs(project) where state='blocked';
+create index if not exists runs_open on runs(state, project) where ended is null;
 create index if not exists runs_cancel on runs(cancel_by) where cancel_by is not null and ended is null;
 create index if not exists runs_join on runs(project, workflow, principal, args_digest) where detached is not null;
-create index if not exists runs_holder on runs(holder) where holder is not null and claimed is null;
 create index if not exists runs_deadline on runs(deadline) where deadline is not null and ended is null;
 create index if not exists runs_ended on runs(ended) where ended is not null;
-create index if not exists runs_list on runs(project, id);
 create table if not exists gates(
 	id text primary key, run text not null, node text not null, key text not null, reason text not null,
 	type text not null, message text not null, assignee text not null,
@@ -52,7 +49,7 @@ create index if not exists gates_open on gates(opened, id) where decision is nul
 create index if not exists gates_expiry on gates(expires) where decision is null and expires is not null;
 create index if not exists gates_decided on gates(decided) where decided is not null;
 create table if not exists events(
-	id integer primary key autoincrement, run text not null, n integer not null, count integer not null, json text not null
+	id integer primary key, run text not null, n integer not null, count integer not null, json text not null
 );
 create unique index if not exists events_run on events(run, n);
 `
