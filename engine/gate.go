@@ -16,11 +16,14 @@ import (
 	"github.com/relavium/relavium-serve/workflows"
 )
 
-// Bounds of what a person sees and says at a gate, in bytes.
+// Bounds of a Decision, in bytes.
 const (
-	maxGateText    = 64 << 10
-	maxGatePayload = 256 << 10
+	MaxComment = maxGateText
+	MaxPayload = 256 << 10
 )
+
+// maxGateText bounds what a person sees at a gate, in bytes.
+const maxGateText = 64 << 10
 
 const gateColumns = `g.id, g.run, r.workflow, g.node, g.key, g.reason, g.type, g.message, g.assignee, g.opened, g.expires,
 	g.timeout_action, g.decision, g.payload, g.comment, g.decided, g.decided_by, g.via`
@@ -113,10 +116,10 @@ func (d *Decision) check() error {
 	switch {
 	case d.By == "" || d.Via == "":
 		return errors.New("engine: a decision needs By and Via")
-	case len(d.Comment) > maxGateText:
-		return fmt.Errorf("engine: the comment is longer than %d bytes", maxGateText)
-	case len(d.Payload) > maxGatePayload:
-		return fmt.Errorf("engine: the payload is longer than %d bytes", maxGatePayload)
+	case len(d.Comment) > MaxComment:
+		return fmt.Errorf("engine: the comment is longer than %d bytes", MaxComment)
+	case len(d.Payload) > MaxPayload:
+		return fmt.Errorf("engine: the payload is longer than %d bytes", MaxPayload)
 	}
 	if d.Payload != nil {
 		payload, err := workflows.Compact(d.Payload)

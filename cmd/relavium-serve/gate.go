@@ -216,6 +216,12 @@ func (a *app) decide(ctx context.Context, at *site, eng *engine.Engine, run stri
 	if v.hasValue {
 		d.Payload = payloadOf(v.value)
 	}
+	switch {
+	case len(d.Comment) > engine.MaxComment:
+		return invalid("", "--comment: longer than %d bytes", engine.MaxComment)
+	case len(d.Payload) > engine.MaxPayload:
+		return invalid("", "--value: longer than %d bytes", engine.MaxPayload)
+	}
 	if gate.Decision != "" {
 		return a.repeated(gate, &d, v.asJSON)
 	}

@@ -44,6 +44,11 @@ func (a *app) runsListCommand() *cobra.Command {
 				return err
 			}
 			return a.withStore(cmd.Context(), at, func(eng *engine.Engine) error {
+				if filter.Before != "" {
+					if _, err := eng.Run(cmd.Context(), filter.Before, ""); err != nil {
+						return runFault(filter.Before, err)
+					}
+				}
 				runs, err := eng.Runs(cmd.Context(), filter)
 				if err != nil {
 					return err
@@ -285,7 +290,13 @@ func (a *app) cancelRun(ctx context.Context, eng *engine.Engine, r *engine.Run, 
 	if err != nil {
 		return err
 	}
-	return a.said(asJSON, now, "run %s is asked to end", r.ID)
+	if now.State.Terminal() {
+		return a.said(asJSON, now, "run %s has ended: %s", r.ID, now.State)
+	}
+	if err := a.said(asJSON, now, "run %s is asked to end", r.ID); err != nil {
+		return err
+	}
+	return a.sayWhoContinues(ctx, eng, r)
 }
 
 // said ends a command that changes something: the thing as JSON on the standard

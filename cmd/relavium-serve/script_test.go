@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -53,6 +54,7 @@ func TestScript(t *testing.T) {
 			"pick":     cmdPick,
 			"template": cmdTemplate,
 			"mode":     cmdMode,
+			"long":     cmdLong,
 		},
 	})
 }
@@ -124,6 +126,16 @@ func cmdTemplate(ts *testscript.TestScript, neg bool, args []string) {
 		return ts.Getenv(name)
 	})
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(text), 0o600))
+}
+
+// cmdLong sets LONG to a text of so many characters: long 65537.
+func cmdLong(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: long CHARACTERS")
+	}
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	ts.Setenv("LONG", strings.Repeat("x", n))
 }
 
 // cmdMode compares the permissions of a file: mode 600 FILE.
