@@ -98,8 +98,8 @@ func unbuiltServing(cmd *cobra.Command, at *site, flags *serveFlags) error {
 			return invalid("", "%s: expected stdio, http or websocket", from)
 		}
 	}
-	if len(transports) > 1 {
-		return invalid("start one server for each", "%s: one transport at a time", from)
+	if len(transports) > 1 && slices.Contains(transports, "stdio") {
+		return invalid("start one server for each", "%s: stdio excludes the others", from)
 	}
 	flags.transports = transports
 	switch flags.auth {

@@ -96,6 +96,7 @@ func (h *HTTP) Serve(ctx context.Context, l net.Listener) error {
 		e.stop()
 		end(ErrStopping)
 		_ = srv.Close()
+		e.endSessions()
 		return err
 	case <-ctx.Done():
 	}
@@ -112,6 +113,7 @@ func (h *HTTP) Serve(ctx context.Context, l net.Listener) error {
 	within(grace, e.drained, shut)
 	within(leaveGrace, shut, nil) // connections close once their answer is out
 	_ = srv.Close()               // those that never asked anything
+	e.endSessions()
 	done()
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		return err

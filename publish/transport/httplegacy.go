@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
 )
@@ -29,10 +30,8 @@ func (e *endpoint) legacy(w http.ResponseWriter, r *http.Request, f forms, msg m
 	}
 	defer s.leave()
 	switch {
-	case msg.id == nil: // a notification, or a response that nobody waits for
-		if msg.method == "notifications/cancelled" {
-			e.cancel(r.Context(), s, msg.params)
-		}
+	case msg.id == nil:
+		e.hear(r.Context(), s, msg)
 		w.WriteHeader(http.StatusAccepted)
 	case msg.method == string(mcp.MethodPing):
 		e.inline(w, r, f, msg, &s.Session)
@@ -92,12 +91,27 @@ func (e *endpoint) call(w http.ResponseWriter, r *http.Request, f forms, s *http
 	st.number(version >= mcp.ProtocolVersion20251125)
 	c := &call{id: msg.id, method: msg.method, name: field(msg.params, "name"), final: -1, by: fl}
 	req := e.request(msg, st, &s.Session)
+	req.Ask = s.ask(st)
 	req.Track = func(run string, n int64) {
 		s.track(c, run, n)
 		st.at(run, n)
 	}
 	reply := e.http.Answer(ctx, req)
-	s.settled(c, fl, deliver(ctx, st, msg.id, reply, false), false)
+	if !silenced(ctx) {
+		s.answering(c, fl, false)
+	}
+	s.settled(c, fl, deliver(ctx, st, msg.id, reply, false))
+}
+
+// hear takes what needs no answer: a response to a question of ours, which may
+// be one that nobody waits for, or a notification.
+func (e *endpoint) hear(ctx context.Context, s *httpSession, msg message) {
+	switch {
+	case msg.reply != nil:
+		s.asks.take(msg.reply, time.Now())
+	case msg.method == "notifications/cancelled":
+		e.cancel(ctx, s, msg.params)
+	}
 }
 
 // cancel ends the session's own request, and lets what it does be done before
@@ -181,9 +195,7 @@ func (e *endpoint) batch(w http.ResponseWriter, r *http.Request, f forms, s *htt
 		case fault != nil:
 			reply.Error = fault
 		case msg.id == nil:
-			if msg.method == "notifications/cancelled" {
-				e.cancel(r.Context(), s, msg.params)
-			}
+			e.hear(r.Context(), s, msg)
 			continue
 		case msg.method == string(mcp.MethodInitialize):
 			id, reply.Error = msg.id, invalid("initialize is no part of an array")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -34,9 +35,17 @@ type httpSession struct {
 	busy     int       // requests and streams
 	idle     time.Time // since when busy is 0
 	flights  map[string][]*flight
-	calls    []*call // whose answer may be wanted again, oldest first
-	listener chan struct{}
-	spare    []chan struct{} // streams that came back with nothing left to say
+	calls    []*call     // whose answer may be wanted again, oldest first
+	listener *listener   // the stream for what belongs to no request
+	spare    []*listener // streams that came back with nothing left to say
+
+	asks asks
+}
+
+// A listener is a GET stream; replaced tells it to end.
+type listener struct {
+	st       *stream
+	replaced chan struct{}
 }
 
 // A call is a request that waits for a run, as far as the session keeps it: its
@@ -126,6 +135,17 @@ func (e *endpoint) forget(s *httpSession) {
 	s.end()
 }
 
+// endSessions ends all of them, with the questions that are open.
+func (e *endpoint) endSessions() {
+	e.mu.Lock()
+	all := slices.Collect(maps.Values(e.sessions))
+	clear(e.sessions)
+	e.mu.Unlock()
+	for _, s := range all {
+		s.end()
+	}
+}
+
 // refusedModern answers GET and DELETE of 2026-07-28, which has neither.
 func refusedModern(w http.ResponseWriter, r *http.Request) bool {
 	version := r.Header.Get(mcp.HeaderProtocolVersion)
@@ -161,12 +181,12 @@ func (e *endpoint) get(w http.ResponseWriter, r *http.Request) {
 		e.resume(r, s, st, calls)
 		return
 	}
-	replaced := s.listen(last != "")
-	defer s.unlisten(replaced)
+	l := s.listen(st, last != "")
+	defer s.unlisten(l)
 	select {
 	case <-r.Context().Done():
 	case <-s.gone:
-	case <-replaced:
+	case <-l.replaced:
 	}
 }
 
@@ -190,14 +210,19 @@ func (e *endpoint) resume(r *http.Request, s *httpSession, st *stream, calls []*
 		req := e.again(c, s, func(method string, params json.RawMessage) error {
 			return st.notify(notificationLine(method, params))
 		})
+		req.Ask = s.ask(st)
 		req.Track = func(run string, n int64) {
 			s.track(c, run, n)
 			st.at(run, n)
 		}
 		reply := e.http.Resume(ctx, req, run)
 		line := replyLine(c.id, reply)
-		written := line != nil && !silenced(ctx) && st.more(line) == nil
-		s.settled(c, fl, written, true)
+		written := line != nil && !silenced(ctx)
+		if written {
+			s.answering(c, fl, true)
+			written = st.more(line) == nil
+		}
+		s.settled(c, fl, written)
 		s.finish(c.id, fl)
 		switch {
 		case !written:
@@ -221,10 +246,7 @@ func (e *endpoint) reap(ctx context.Context) {
 		case <-t.C:
 		}
 		e.mu.Lock()
-		all := make([]*httpSession, 0, len(e.sessions))
-		for _, s := range e.sessions {
-			all = append(all, s)
-		}
+		all := slices.Collect(maps.Values(e.sessions))
 		e.mu.Unlock()
 		for _, s := range all {
 			if since, ok := s.idleSince(); !ok || time.Since(since) < limit {
@@ -353,16 +375,26 @@ func (s *httpSession) track(c *call, run string, n int64) {
 	s.calls = append(s.calls, c)
 }
 
+// answering notes that f is about to write the answer of the call. It comes
+// before the writing, since the client may be back before that returns.
+func (s *httpSession) answering(c *call, f *flight, again bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.by == f {
+		c.final, c.replayed = c.n, again
+	}
+}
+
 // settled notes that f has done with the call.
-func (s *httpSession) settled(c *call, f *flight, written, again bool) {
+func (s *httpSession) settled(c *call, f *flight, written bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.by != f {
 		return
 	}
 	c.by = nil
-	if written {
-		c.final, c.replayed = c.n, again
+	if !written {
+		c.final, c.replayed = -1, false
 	}
 }
 
@@ -422,30 +454,61 @@ func (s *httpSession) unanswered() []string {
 // listen makes a stream of the session's and returns what tells it to end: of
 // streams for whatever the server says there is one, the newest. One that came
 // back for an answer which it had leaves that one alone.
-func (s *httpSession) listen(back bool) chan struct{} {
+func (s *httpSession) listen(st *stream, back bool) *listener {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	replaced := make(chan struct{})
+	l := &listener{st: st, replaced: make(chan struct{})}
 	if back {
 		if len(s.spare) >= maxStreams-1 {
-			close(s.spare[0])
+			close(s.spare[0].replaced)
 			s.spare = s.spare[1:]
 		}
-		s.spare = append(s.spare, replaced)
-		return replaced
+		s.spare = append(s.spare, l)
+		return l
 	}
 	if s.listener != nil {
-		close(s.listener)
+		close(s.listener.replaced)
 	}
-	s.listener = replaced
-	return replaced
+	s.listener = l
+	return l
 }
 
-func (s *httpSession) unlisten(stream chan struct{}) {
+func (s *httpSession) unlisten(l *listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.listener == stream {
+	if s.listener == l {
 		s.listener = nil
 	}
-	s.spare = slices.DeleteFunc(s.spare, func(other chan struct{}) bool { return other == stream })
+	s.spare = slices.DeleteFunc(s.spare, func(other *listener) bool { return other == l })
+}
+
+// ask is how the client is asked something on the stream of its call, or nil if
+// it takes no stream. A question that is open keeps the session alive.
+func (s *httpSession) ask(st *stream) AskFunc {
+	if !st.events {
+		return nil
+	}
+	return func(ctx context.Context, id, method string, params json.RawMessage) (Answer, error) {
+		if !s.enter() {
+			return Answer{}, ErrClosed
+		}
+		defer s.leave()
+		return s.asks.ask(ctx, s.gone, id, method, params, func(line []byte) error { return s.say(st, line) })
+	}
+}
+
+// say writes a message on the stream of a call, or when that has ended on the
+// one that the client keeps for what belongs to no request.
+func (s *httpSession) say(st *stream, line []byte) error {
+	err := st.notify(line)
+	if err == nil {
+		return nil
+	}
+	s.mu.Lock()
+	l := s.listener
+	s.mu.Unlock()
+	if l == nil {
+		return err
+	}
+	return l.st.notify(line)
 }
