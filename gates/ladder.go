@@ -42,13 +42,14 @@ type Options struct {
 }
 
 // A Ladder asks the clients of one process about gates. It is safe for
-// concurrent use. Whoever ends the connections may call Wait.
+// concurrent use. Whoever ends connections may call Wait.
 type Ladder struct {
-	opt   Options
-	asked sync.WaitGroup // questions to clients of 2025
+	opt Options
 
 	mu        sync.Mutex // of everything below and of every Call
 	questions map[place]*question
+	busy      int           // goroutines of questions
+	idle      chan struct{} // closed when busy falls to 0
 }
 
 // A place is where a question stands: one about a gate on a connection.
@@ -85,15 +86,37 @@ func (l *Ladder) Keys() *Keys { return l.opt.Keys }
 // Wait returns when no question is open any more, which is soon after every
 // connection ended, or when ctx ends.
 func (l *Ladder) Wait(ctx context.Context) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		l.asked.Wait()
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
+	for {
+		l.mu.Lock()
+		busy, idle := l.busy, l.idle
+		l.mu.Unlock()
+		if busy == 0 {
+			return
+		}
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return
+		}
 	}
+}
+
+// start runs f beside everything else; the lock is held.
+func (l *Ladder) start(f func()) {
+	if l.busy == 0 {
+		l.idle = make(chan struct{})
+	}
+	l.busy++
+	go func() {
+		defer func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if l.busy--; l.busy == 0 {
+				close(l.idle)
+			}
+		}()
+		f()
+	}()
 }
 
 // A Call is one waiting call, as the ladder sees it. Who waits tells it of the

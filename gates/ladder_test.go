@@ -546,7 +546,7 @@ func TestContradiction2025(t *testing.T) {
 	wf := gated(t, "one")
 	lt := newLadder(t, Options{}, wf)
 	stood := map[string]int{}
-	rounds := 1000
+	rounds := 250
 	if testing.Short() {
 		rounds = 50
 	}

@@ -56,7 +56,7 @@ func (c *Call) next(ctx context.Context) {
 	qctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	q := &question{call: c, form: c.form(g, r), cancel: cancel, calls: map[*Call]bool{c: true}}
 	c.l.questions[at], c.asking = q, q
-	c.l.asked.Go(func() {
+	c.l.start(func() {
 		defer cancel(nil)
 		q.ask(qctx)
 		q.end(qctx, at)
@@ -175,7 +175,7 @@ func (c *Call) HandOver(ctx context.Context) {
 		}
 		q.kept = true
 		wctx := context.WithoutCancel(ctx)
-		c.l.asked.Go(func() { q.watch(wctx, place{c.client.Connection, q.form.gate.ID}) })
+		c.l.start(func() { q.watch(wctx, place{c.client.Connection, q.form.gate.ID}) })
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/gates"
 	"github.com/relavium/relavium-serve/publish/transport"
 	"github.com/relavium/relavium-serve/workflows"
 )
@@ -102,6 +103,7 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 		late:     started.Joined,
 		progress: newProgress(x, len(w.Nodes)),
 		limit:    s.handoverAt(x, received),
+		request:  x.requestOf(t.name, inputs),
 	}
 	err = wt.attach(sctx)
 	done()
@@ -167,16 +169,15 @@ func (s *Server) accepts(w *Workflow) []string {
 }
 
 // refuseUnanswerable refuses a call that could come to a gate which nobody may
-// answer. The console and the command line count whether or not one runs.
+// answer: the client's own person, or one at the console or the command line,
+// which count whether or not one runs.
 func (s *Server) refuseUnanswerable(x *exchange, t *tool) *mcp.CallToolResult {
 	if !t.gated {
 		return nil
 	}
-	for _, rung := range s.accepts(t.workflow) {
-		switch rung {
-		case AcceptConsole, AcceptCLI, AcceptCLINonInteractive:
-			return nil
-		}
+	client, policy := x.client(), s.policy(t.workflow)
+	if gates.Reachable(&client, &policy) {
+		return nil
 	}
 	const why = "the workflow waits for a person, and [gates] accept leaves no way to answer for this client"
 	if x.caller.modern {

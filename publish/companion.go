@@ -197,12 +197,10 @@ func (s *Server) status(ctx context.Context, x *exchange, _ *tool) *mcp.CallTool
 	return s.shown(x, id, view)
 }
 
-// wait attaches to a run like the call that started it.
-func (s *Server) wait(ctx context.Context, x *exchange, _ *tool) *mcp.CallToolResult {
-	received := time.Now()
-	var id string
-	timeout := 50 * time.Second
-	bad := x.args([]string{"run", "timeout_s"}, func(name string, v json.RawMessage) string {
+// waitArguments are those of relavium_run_wait.
+func (x *exchange) waitArguments() (id string, timeout time.Duration, bad *mcp.CallToolResult) {
+	timeout = 50 * time.Second
+	bad = x.args([]string{"run", "timeout_s"}, func(name string, v json.RawMessage) string {
 		if name == "run" {
 			return textOf(v, &id)
 		}
@@ -213,6 +211,13 @@ func (s *Server) wait(ctx context.Context, x *exchange, _ *tool) *mcp.CallToolRe
 		timeout = time.Duration(n * float64(time.Second))
 		return ""
 	})
+	return id, timeout, bad
+}
+
+// wait attaches to a run like the call that started it.
+func (s *Server) wait(ctx context.Context, x *exchange, _ *tool) *mcp.CallToolResult {
+	received := time.Now()
+	id, timeout, bad := x.waitArguments()
 	if bad != nil {
 		return bad
 	}
@@ -223,8 +228,16 @@ func (s *Server) wait(ctx context.Context, x *exchange, _ *tool) *mcp.CallToolRe
 	w := &wait{
 		server: s, x: x, workflow: s.published(r), run: id, late: true,
 		progress: newProgress(x, len(r.Nodes)),
-		limit:    received.Add(timeout),
+		request:  x.requestOf(waitName, x.arguments()),
 	}
+	return s.waited(ctx, w, received, timeout)
+}
+
+// waited waits for the run's result, and says how the run stands when the time
+// is up first.
+func (s *Server) waited(ctx context.Context, w *wait, received time.Time, timeout time.Duration) *mcp.CallToolResult {
+	x, id := w.x, w.run
+	w.limit = received.Add(timeout)
 	if at := s.handoverAt(x, received); !at.IsZero() && at.Before(w.limit) {
 		w.limit = at
 	}
@@ -232,7 +245,7 @@ func (s *Server) wait(ctx context.Context, x *exchange, _ *tool) *mcp.CallToolRe
 	if !over {
 		return result
 	}
-	r, bad = s.ownRun(ctx, x, id)
+	r, bad := s.ownRun(ctx, x, id)
 	if bad != nil {
 		return bad
 	}

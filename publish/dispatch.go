@@ -57,6 +57,9 @@ func (s *Server) Answer(ctx context.Context, req *transport.Request) (reply tran
 		}
 	}()
 	x := &exchange{request: req, caller: callerOf(req)}
+	if x.retries() {
+		return s.retry(ctx, x)
+	}
 	session := newSession(x, s.sessions.Add(1))
 	ctx = context.WithValue(ctx, exchangeKey{}, x)
 	ctx = server.WithSupportedProtocolVersions(s.mcp.WithContext(ctx, session), mcp.ValidProtocolVersions)
@@ -99,11 +102,14 @@ func callerOf(req *transport.Request) caller {
 
 // message is the copy of the request that the dispatcher sees: with an id of
 // ours, since it would decode the client's to a float, and without the
-// arguments of a call, which are read from the request itself.
+// arguments of a call, which are read from the request itself, and without what
+// only a retry has: answers that come without a state are ignored.
 func (x *exchange) message() json.RawMessage {
 	params := x.request.Params
 	if x.request.Method == string(mcp.MethodToolsCall) {
-		params = x.request.WithoutParam("arguments")
+		for _, name := range []string{"arguments", "inputResponses", "requestState"} {
+			params = (&transport.Request{Params: params}).WithoutParam(name)
+		}
 	}
 	m := append([]byte(`{"jsonrpc":"2.0","id":1,"method":`), quoted(x.request.Method)...)
 	if params != nil {

@@ -3,6 +3,7 @@ package publish
 import (
 	"encoding/json"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -13,13 +14,17 @@ import (
 // A progress turns a run's events into notifications/progress. Its value is the
 // number of nodes settled, plus k/(k+1) for the k-th notification since the last
 // of them: it always grows, and reaches total only when every node is settled.
+// It is safe for concurrent use.
 type progress struct {
-	x       *exchange
-	token   json.RawMessage // as sent; nil means that nothing is sent
-	total   int
+	x     *exchange
+	token json.RawMessage // as sent; nil means that nothing is sent
+	total int
+
+	mu      sync.Mutex
 	settled map[string]bool
-	since   int // notifications since a node settled
+	further int // notifications since a node settled
 	last    time.Time
+	over    bool // nothing is sent any more
 }
 
 func newProgress(x *exchange, total int) *progress {
@@ -32,14 +37,16 @@ func newProgress(x *exchange, total int) *progress {
 
 // event notes what happened and tells the client if it is worth a line.
 func (p *progress) event(ev *engine.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if ev.Settles() && !p.settled[ev.Node] {
 		p.settled[ev.Node] = true
-		p.since = -1
+		p.further = -1
 	}
 	if line := eventLine(ev); line != "" {
-		p.send(line)
-	} else if p.since < 0 {
-		p.since = 0
+		p.write(line)
+	} else if p.further < 0 {
+		p.further = 0
 	}
 }
 
@@ -75,12 +82,34 @@ func eventLine(ev *engine.Event) string {
 
 // send writes one notification. A client that is gone is found out elsewhere.
 func (p *progress) send(line string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.write(line)
+}
+
+// since is when the last notification was due to be written.
+func (p *progress) since() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
+}
+
+// end keeps everything behind it from being written: "progress notifications
+// MUST stop after completion" (MCP, Progress).
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
+}
+
+// write does what send does; p.mu is held.
+func (p *progress) write(line string) {
 	p.last = time.Now()
-	if p.token == nil {
+	if p.token == nil || p.over {
 		return
 	}
-	p.since++
-	if p.since > 0 && len(p.settled) >= p.total {
+	p.further++
+	if p.further > 0 && len(p.settled) >= p.total {
 		return // nothing is left between here and the result
 	}
 	note := struct {
@@ -89,8 +118,8 @@ func (p *progress) send(line string) {
 		Total    int             `json:"total"`
 		Message  string          `json:"message,omitempty"`
 	}{Token: p.token, Progress: float64(len(p.settled)), Total: max(p.total, len(p.settled))}
-	if p.since > 0 {
-		note.Progress += float64(p.since) / float64(p.since+1)
+	if p.further > 0 {
+		note.Progress += float64(p.further) / float64(p.further+1)
 	}
 	if p.x.caller.knows(mcp.ProtocolVersion20250326) {
 		note.Message = oneLine(line, 400)
@@ -100,11 +129,13 @@ func (p *progress) send(line string) {
 
 // beat tells a client that the run is alive.
 func (p *progress) beat(waiting string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	line := fmt.Sprintf("running, %d of %d nodes settled", len(p.settled), p.total)
 	if waiting != "" {
 		line = waiting
 	}
-	p.send(line)
+	p.write(line)
 }
 
 // notify writes a notification of the exchange's stream.

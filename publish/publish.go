@@ -11,9 +11,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/gates"
 	"github.com/relavium/relavium-serve/publish/transport"
 	"github.com/relavium/relavium-serve/workflows"
 )
@@ -37,6 +39,10 @@ type Workflow struct {
 	Project engine.Project
 	Tool    string   // the whole tool name; "" means the prefix and the id
 	Accept  []string // narrows Options.Accept for this workflow; nil means not
+
+	MinHuman     time.Duration         // where longer than Options.MinHuman, it counts
+	Gates        map[string]gates.Name // by node id; those that are not named have the usual names
+	NotRequester bool                  // whoever started a run may not answer its gates
 }
 
 // Options configure New. Engine and Logger are required.
@@ -48,6 +54,10 @@ type Options struct {
 	Prefix     string   // before the id in a tool's name, may be ""
 	NoRunTools bool     // leaves out the relavium_run_* tools, and hand-over with them
 	Accept     []string // rungs that may answer gates; nil means elicitation, console and cli
+
+	Keys     *gates.Keys              // seal the states of questions; nil means one that ends with the process
+	MinHuman time.Duration            // an answer that comes sooner is no person's; 0 means 500 ms, negative none
+	Page     func(gate string) string // address of the console's page of a gate, or ""; nil means that there is none
 
 	// Handover is how long a client, by its clientInfo.name, may be held before
 	// a call is handed over; it is laid over the shipped table. 0 means never.
@@ -72,6 +82,8 @@ type Server struct {
 	opt      Options
 	engine   *engine.Engine
 	log      *slog.Logger
+	ladder   *gates.Ladder
+	info     mcp.Implementation
 	mcp      *server.MCPServer
 	tools    map[string]*tool
 	order    []string // names, sorted
@@ -92,10 +104,23 @@ func New(opt Options) (*Server, error) {
 	}
 	opt.Heartbeat = cmp.Or(opt.Heartbeat, 15*time.Second)
 	opt.PageSize = cmp.Or(opt.PageSize, 250)
+	opt.MinHuman = cmp.Or(opt.MinHuman, 500*time.Millisecond)
+	if opt.Keys == nil {
+		var err error
+		if opt.Keys, err = gates.NewKeys(opt.Logger); err != nil {
+			return nil, err
+		}
+	}
+	ladder, err := gates.New(gates.Options{Engine: opt.Engine, Keys: opt.Keys, Logger: opt.Logger, Page: opt.Page})
+	if err != nil {
+		return nil, err
+	}
 	s := &Server{
 		opt:      opt,
 		engine:   opt.Engine,
 		log:      opt.Logger,
+		ladder:   ladder,
+		info:     mcp.Implementation{Name: "relavium-serve", Version: cmp.Or(opt.Version, "devel")},
 		tools:    map[string]*tool{},
 		projects: map[string]bool{},
 		handover: handoverLimits(opt.Handover),
@@ -104,7 +129,7 @@ func New(opt Options) (*Server, error) {
 	if err := s.buildTools(); err != nil {
 		return nil, err
 	}
-	s.mcp = server.NewMCPServer("relavium-serve", cmp.Or(opt.Version, "devel"),
+	s.mcp = server.NewMCPServer(s.info.Name, s.info.Version,
 		server.WithToolCapabilities(true),
 		server.WithResourceCapabilities(false, false),
 		server.WithPaginationLimit(opt.PageSize),
@@ -125,8 +150,16 @@ func (s *Server) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 		EOFGrace:  s.opt.EOFGrace,
 		StopGrace: s.opt.StopGrace,
 	}
-	return loop.Serve(ctx, in, out)
+	err := loop.Serve(ctx, in, out)
+	wctx, done := context.WithTimeout(context.WithoutCancel(ctx), askedGrace)
+	defer done()
+	s.ladder.Wait(wctx)
+	return err
 }
+
+// askedGrace is how long an answer that just came may take to be stored when
+// its connection ends.
+const askedGrace = 100 * time.Millisecond
 
 // ToolNames returns the names of the published workflows' tools, sorted, by
 // workflow id.

@@ -11,6 +11,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/gates"
 	"github.com/relavium/relavium-serve/publish/transport"
 )
 
@@ -33,13 +34,21 @@ type wait struct {
 	progress   *progress
 	limit      time.Time // when to give the call back; zero means never
 
+	call    *gates.Call
+	request string       // the RequestDigest of the call, for its state
+	state   *gates.State // that a retry brought, until it was looked at
+
 	waiting map[string]string // open gates, by id, and the line that tells of each
 }
 
 func (w *wait) attach(ctx context.Context) error {
 	a, err := w.server.engine.Attach(ctx, w.run, w.x.caller.principal)
+	if err != nil {
+		return err
+	}
 	w.attachment = a
-	return err
+	w.call = w.server.ladder.Begin(w.x.client(), w.server.policy(w.workflow), w.run, w.progress.send)
+	return nil
 }
 
 // result waits for the end of the run and returns what is to be answered. over
@@ -50,9 +59,15 @@ func (w *wait) result(ctx context.Context) (result *mcp.CallToolResult, over boo
 		if !settled { // a panic
 			w.detach(ctx, engine.DetachDrop)
 		}
+		if over {
+			w.call.HandOver(ctx)
+		}
+		w.call.End()
+		w.progress.end()
 	}()
 	w.waiting = map[string]string{}
 	w.track(0)
+	w.answer(ctx)
 	for {
 		ev, err := w.next(ctx)
 		if err == nil {
@@ -76,6 +91,12 @@ func (w *wait) result(ctx context.Context) (result *mcp.CallToolResult, over boo
 			settled = true
 			w.detach(ctx, "")
 			return nil, true
+		case w.asks():
+			if result, over = w.question(ctx); result != nil || over {
+				settled = true
+				w.detach(ctx, "") // it is no orphan now: a person has it
+				return result, over
+			}
 		default:
 			w.progress.beat(w.waitingLine())
 		}
@@ -87,10 +108,12 @@ func (w *wait) result(ctx context.Context) (result *mcp.CallToolResult, over boo
 func (w *wait) next(ctx context.Context) (engine.Event, error) {
 	var due time.Time
 	if w.progress.token != nil {
-		due = w.progress.last.Add(w.server.opt.Heartbeat)
+		due = w.progress.since().Add(w.server.opt.Heartbeat)
 	}
-	if !w.limit.IsZero() && (due.IsZero() || w.limit.Before(due)) {
-		due = w.limit
+	for _, other := range []time.Time{w.limit, w.call.Due()} {
+		if !other.IsZero() && (due.IsZero() || other.Before(due)) {
+			due = other
+		}
 	}
 	if due.IsZero() {
 		return w.attachment.Next(ctx)
@@ -102,6 +125,12 @@ func (w *wait) next(ctx context.Context) (engine.Event, error) {
 		err = context.DeadlineExceeded
 	}
 	return ev, err
+}
+
+// asks reports whether the call is to return with its question now.
+func (w *wait) asks() bool {
+	due := w.call.Due()
+	return !due.IsZero() && !time.Now().Before(due)
 }
 
 // interrupted leaves the run as the cause of the request's end wants it.
@@ -165,6 +194,7 @@ func (w *wait) event(ctx context.Context, ev *engine.Event) {
 		delete(w.waiting, ev.Gate)
 	}
 	w.progress.event(ev)
+	w.call.Event(ctx, ev)
 }
 
 // gateOpened tells the caller of a gate that waits. A call that attached to a
@@ -208,13 +238,15 @@ func (w *wait) open(ctx context.Context, gate string) bool {
 // could answer with: the command asks a person at a terminal.
 func (w *wait) where(ev *engine.Event) string {
 	accepted := w.server.accepts(w.workflow)
-	switch {
-	case !slices.Contains(accepted, AcceptCLI) && !slices.Contains(accepted, AcceptCLINonInteractive):
-		return "relavium-serve console"
-	case ev.GateType == "input":
+	switch cli := slices.Contains(accepted, AcceptCLI) || slices.Contains(accepted, AcceptCLINonInteractive); {
+	case cli && ev.GateType == "input":
 		return "relavium-serve gate answer " + w.run + " --value TEXT"
+	case cli:
+		return "relavium-serve gate approve " + w.run
+	case slices.Contains(accepted, AcceptConsole):
+		return "relavium-serve console"
 	}
-	return "relavium-serve gate approve " + w.run
+	return "in the client that called"
 }
 
 func (w *wait) waitingLine() string {
