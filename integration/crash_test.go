@@ -366,3 +366,52 @@ func TestSecondServerTakesOver(t *testing.T) {
 		}
 	}
 }
+
+// TestLostCallJoinsAfterCrash repeats a call without a key that a kill -9 ended:
+// it joins the run that waits, instead of asking the person twice, also if only
+// another project's server lived meanwhile. A call with other arguments does not.
+func TestLostCallJoinsAfterCrash(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name     string
+		stranger bool
+	}{{"at once", false}, {"after a stranger looked", true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			in := install(t, anyAnswer)
+			p := in.project(t, "project", testdata(t, "deploy"))
+			s := p.serve(t, "--publish", "deploy")
+			s.initialize()
+			s.request("1", "tools/call", `{"name":"relavium_deploy","arguments":{"version":"1"}}`)
+			lost := s.gate(0)
+			s.kill()
+			if tt.stranger {
+				other := in.project(t, "other", testdata(t, "ok")).serve(t, "--publish", "ok")
+				other.initialize()
+				pause(t, 6*time.Second) // it looks for dead processes at start and every 5 s
+			}
+
+			s = p.serve(t, "--publish", "deploy")
+			s.initialize()
+			again := s.request("1", "tools/call", `{"name":"relavium_deploy","arguments":{"version":"1"}}`)
+			if id := s.gate(0); id != lost {
+				t.Fatalf("the repeated call waits for run %s, want the lost call's %s", id, lost)
+			}
+			s.request("2", "tools/call", `{"name":"relavium_deploy","arguments":{"version":"2"}}`)
+			if id := s.gate(1); id == lost {
+				t.Error("a call with other arguments joined the lost call's run")
+			}
+			p.approve(t, lost)
+			var got struct {
+				Meta map[string]any `json:"_meta"`
+			}
+			decode(t, s.wait(again).Result, &got)
+			if got.Meta["relavium/joined"] != true || got.Meta["relavium/runId"] != lost {
+				t.Errorf("_meta of the repeated call = %v, want joined to %s", got.Meta, lost)
+			}
+			if n := len(p.runs(t)); n != 2 {
+				t.Errorf("%d runs in the store, want 2", n)
+			}
+		})
+	}
+}
