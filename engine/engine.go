@@ -354,6 +354,7 @@ func (e *Engine) Close(ctx context.Context) error {
 			errs = append(errs, e.executor.Close(timeout))
 		}
 		e.done.Wait()
+		e.sandbox.Close()
 		errs = append(errs, e.storeClaims(context.WithoutCancel(ctx)), e.file.Close())
 		e.failed = errors.Join(errs...)
 	})

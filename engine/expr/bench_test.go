@@ -26,6 +26,7 @@ func BenchmarkEval(b *testing.B) {
 	} {
 		b.Run(bb.name, func(b *testing.B) {
 			s := New(0)
+			defer s.Close()
 			for b.Loop() {
 				if _, err := s.Eval(b.Context(), bb.source, scope); err != nil {
 					b.Fatal(err)

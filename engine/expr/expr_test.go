@@ -24,7 +24,7 @@ func sample() Scope {
 
 func TestEval(t *testing.T) {
 	t.Parallel()
-	s := patient(0)
+	s := patient(t, 0)
 	tests := []struct {
 		source string
 		want   string // the value, or the reason
@@ -238,7 +238,7 @@ func TestEval(t *testing.T) {
 
 func TestEvalBranches(t *testing.T) {
 	t.Parallel()
-	s, scope := patient(0), sample()
+	s, scope := patient(t, 0), sample()
 	scope.Branches = json.RawMessage(`[{"k":1,"only":"a"},{"k":2}]`)
 	for _, tt := range []struct{ source, want string }{
 		{`{ n: branches.length, last: branches[1].k, byId: run.outputs["z-first"].k }`, `={"n":2,"last":2,"byId":1}`},
@@ -256,7 +256,7 @@ func TestEvalBranches(t *testing.T) {
 
 func TestSelect(t *testing.T) {
 	t.Parallel()
-	s := patient(0)
+	s := patient(t, 0)
 	for _, tt := range []struct{ source, want string }{
 		{`1`, `=1`},
 		{`true`, `=true`},
@@ -284,7 +284,7 @@ func TestSelect(t *testing.T) {
 
 func TestTruthy(t *testing.T) {
 	t.Parallel()
-	s := patient(0)
+	s := patient(t, 0)
 	for _, tt := range []struct{ source, want string }{
 		{`run.outputs["a-second"].note`, "=false"},
 		{`!run.outputs["a-second"].note`, "=true"},
@@ -308,7 +308,7 @@ func TestTruthy(t *testing.T) {
 
 func TestTimeout(t *testing.T) {
 	t.Parallel()
-	s := patient(0)
+	s := patient(t, 0)
 	s.timeout = 50 * time.Millisecond
 	_, err := s.Eval(t.Context(), `(() => { for(;;){} })()`, Scope{})
 	if got := brief(t, nil, err); got != ReasonTimeout {

@@ -19,6 +19,7 @@ func FuzzEval(f *testing.F) {
 		f.Add(source)
 	}
 	s := New(0)
+	f.Cleanup(s.Close)
 	s.timeout = 100 * time.Millisecond
 	f.Fuzz(func(t *testing.T, source string) {
 		start := time.Now()

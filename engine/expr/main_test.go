@@ -22,8 +22,10 @@ func testContext() context.Context {
 }
 
 // patient is a Sandbox whose time limit allows for the race detector.
-func patient(concurrency int) *Sandbox {
+func patient(t *testing.T, concurrency int) *Sandbox {
+	t.Helper()
 	s := New(concurrency)
+	t.Cleanup(s.Close)
 	s.timeout *= slowdown
 	return s
 }

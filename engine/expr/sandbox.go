@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -13,12 +12,13 @@ import (
 )
 
 // A Sandbox evaluates expressions and bounds how many run at once. One serves the
-// whole process; it is safe for concurrent use and needs no closing.
+// whole process; it is safe for concurrent use. Whoever made it closes it.
 type Sandbox struct {
 	slots   chan struct{}
 	spares  chan *machine // made and not used yet
 	timeout time.Duration
 	scripts func() (scripts, error)
+	renewal sync.WaitGroup // machines that are freed and made anew
 
 	mu       sync.Mutex
 	compiled map[string][]byte
@@ -38,14 +38,16 @@ func New(concurrency int) *Sandbox {
 		scripts:  sync.OnceValues(compileScripts),
 		compiled: make(map[string][]byte),
 	}
-	runtime.AddCleanup(s, closeSpares, s.spares)
 	return s
 }
 
-func closeSpares(spares chan *machine) {
+// Close frees what the sandbox holds ready. No evaluation may be under way or begin
+// any more; calling it again does nothing.
+func (s *Sandbox) Close() {
+	s.renewal.Wait()
 	for {
 		select {
-		case m := <-spares:
+		case m := <-s.spares:
 			m.close() //nolint:errcheck,gosec // it frees memory and has nobody to tell
 		default:
 			return
@@ -70,7 +72,7 @@ func (s *Sandbox) evaluate(ctx context.Context, source string, scope Scope, mode
 		return 0, nil, err
 	}
 	tag, value, err = s.run(ctx, m, source, scope, mode)
-	go s.renew(m)
+	s.renewal.Go(func() { s.renew(m) })
 	if ctx.Err() != nil {
 		// A cancel is told before a timeout, and before a value that came too late.
 		return 0, nil, context.Cause(ctx)

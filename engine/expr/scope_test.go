@@ -31,7 +31,7 @@ func nested(depth int) json.RawMessage {
 
 func TestScopeBounds(t *testing.T) {
 	t.Parallel()
-	s := patient(0)
+	s := patient(t, 0)
 	large := json.RawMessage(`"` + strings.Repeat("x", maxScope) + `"`)
 	dense := json.RawMessage("[" + strings.Repeat("{},", 2<<20) + "{}]") // below maxScope, above the heap
 	for _, tt := range []struct {
@@ -71,6 +71,7 @@ func TestScopeBounds(t *testing.T) {
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	s, cause := New(1), errors.New("told to stop")
+	t.Cleanup(s.Close)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
 	if _, err := s.Eval(ctx, `1`, Scope{}); !errors.Is(err, cause) {
@@ -96,7 +97,7 @@ func TestCancel(t *testing.T) {
 
 func TestConcurrency(t *testing.T) {
 	t.Parallel()
-	s := patient(2)
+	s := patient(t, 2)
 	var wg sync.WaitGroup
 	var most atomic.Int64
 	for i := range 24 {
@@ -129,7 +130,7 @@ func TestConcurrency(t *testing.T) {
 // TestGlobals fails when an update of the engine brings a name that nobody judged.
 func TestGlobals(t *testing.T) {
 	t.Parallel()
-	value, err := patient(0).Eval(t.Context(), `Object.getOwnPropertyNames(globalThis).sort()`, Scope{})
+	value, err := patient(t, 0).Eval(t.Context(), `Object.getOwnPropertyNames(globalThis).sort()`, Scope{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +170,7 @@ func TestCounter(t *testing.T) {
 // TestConstructors looks for a way back to what compiles text.
 func TestConstructors(t *testing.T) {
 	t.Parallel()
-	s := patient(0)
+	s := patient(t, 0)
 	for _, source := range []string{
 		`(() => {}).constructor`,
 		`(function () {}).constructor`,
@@ -205,7 +206,7 @@ func TestConstructors(t *testing.T) {
 
 func TestErrorTextHidesSource(t *testing.T) {
 	t.Parallel()
-	s := patient(0)
+	s := patient(t, 0)
 	for _, source := range []string{`hush +`, `hush.x`, `(() => { throw new Error("hush") })()`, `() => "hush"`} {
 		_, err := s.Eval(t.Context(), source, Scope{Inputs: json.RawMessage(`{"hush":1}`)})
 		if err == nil || strings.Contains(err.Error(), "hush") {
@@ -217,7 +218,7 @@ func TestErrorTextHidesSource(t *testing.T) {
 // TestDeterminism: one scope, one result, whatever ran before.
 func TestDeterminism(t *testing.T) {
 	t.Parallel()
-	s := patient(1)
+	s := patient(t, 1)
 	source := `(() => { const seen = globalThis.seen ?? 0; globalThis.seen = 1; Array.prototype.extra = 1;
 		return [seen, [].extra, Object.keys(inputs), new Error("x").stack.length, [..."hello"].sort(() => 0)] })()`
 	var first string
