@@ -20,8 +20,8 @@ test: clients ## everything, with the race detector and the real MCP clients
 	$(GO) vet ./...
 	$(GO) test -race -timeout 20m ./...
 
-test-clients: clients ## only the built binary with real MCP clients
-	$(GO) test -race -count=1 -timeout 10m -run TypeScript ./integration
+test-clients: clients ## only what npm brings: real MCP clients, the conformance suite
+	$(GO) test -race -count=1 -timeout 10m -run "TypeScript|Suite" ./integration/...
 
 conformance: ## the official MCP conformance suite (first time: 240 MB from npm)
 	@scripts/peers conformance
@@ -43,7 +43,7 @@ vuln: $(TOOLS)/govulncheck ## known vulnerabilities that the binary can reach
 	cd tools && $(GO) run ./vuln -scanner ../$(TOOLS)/govulncheck -allow vuln/allow.txt -dir ..
 
 clean: ## remove what was built
-	rm -rf bin integration/clients/node_modules
+	rm -rf bin integration/clients/node_modules integration/conformance/node_modules
 
 .PHONY: clients
 clients:
