@@ -65,18 +65,26 @@ func (r *toolResult) text() string {
 // generations of the most used client: revisions 2025-11-25 and 2026-07-28.
 func TestTypeScriptSDK1(t *testing.T) {
 	t.Parallel()
-	driveTypeScript(t, "sdk1.mjs", "2025-11-25")
+	p := scenarioProject(t)
+	checkScenario(t, p, startClient(t, p, "sdk1.mjs"), "2025-11-25", "cancelled")
 }
 
 func TestTypeScriptSDK2(t *testing.T) {
 	t.Parallel()
-	driveTypeScript(t, "sdk2.mjs", "2026-07-28")
+	p := scenarioProject(t)
+	checkScenario(t, p, startClient(t, p, "sdk2.mjs"), "2026-07-28", "cancelled")
 }
 
-func driveTypeScript(t *testing.T, script, revision string) {
+// scenarioProject holds the workflows that clients/scenario.mjs calls.
+func scenarioProject(t *testing.T) project {
 	t.Helper()
-	p := install(t, anyAnswer).project(t, "project", testdata(t, "greet", "breaks", "steps", "deploy"))
-	steps := startClient(t, p, script)
+	return install(t, anyAnswer).project(t, "project", testdata(t, "greet", "breaks", "steps", "deploy"))
+}
+
+// checkScenario reads clients/scenario.mjs to its end; stopped is the state of a
+// run whose call was cancelled by the client.
+func checkScenario(t *testing.T, p project, steps *clientSteps, revision, stopped string) {
+	t.Helper()
 
 	var connect struct {
 		Protocol     string         `json:"protocol"`
@@ -144,7 +152,7 @@ func driveTypeScript(t *testing.T, script, revision string) {
 	if got.Error == nil {
 		t.Errorf("cancelled call = %+v, want the client's own error", got)
 	}
-	p.await(t, got.Gate.Run, "cancelled")
+	p.await(t, got.Gate.Run, stopped)
 	var after struct {
 		Tools int `json:"tools"`
 	}
@@ -384,6 +392,12 @@ func startClient(t *testing.T, p project, script string) *clientSteps {
 			t.Log("no network namespace here: the client could reach out")
 		}
 	}
+	return startSteps(t, p, args)
+}
+
+// startSteps runs a command that prints a JSON line a step.
+func startSteps(t *testing.T, p project, args []string) *clientSteps {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)

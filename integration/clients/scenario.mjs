@@ -3,7 +3,7 @@
 // the Go test asserts on the lines and answers the gates from another process.
 //
 // A client is {connect, callTool, client}: the two SDKs differ in where
-// callTool takes its options, nothing else.
+// callTool takes its options. leave ends a session that outlives its connection.
 
 const say = (step, seen) => process.stdout.write(JSON.stringify({ step, ...seen }) + "\n");
 
@@ -27,7 +27,7 @@ function gates(client) {
   return () => new Promise((resolve) => (seen.length ? resolve(seen.shift()) : waiting.push(resolve)));
 }
 
-export async function drive({ client, connect, callTool, protocol }) {
+export async function drive({ client, connect, callTool, protocol, leave }) {
   const nextGate = gates(client);
   const call = (name, args, options) => callTool({ name, arguments: args }, options);
 
@@ -71,12 +71,14 @@ export async function drive({ client, connect, callTool, protocol }) {
   const late = settle(call("relavium_deploy", { version: "clock" }, { timeout: 1500 }));
   const gateOfLate = await nextGate();
   say("clock", { gate: gateOfLate, ...(await late) });
+  await client.listTools(); // the client's word that it gave up has arrived
   say("joined", await settle(call("relavium_deploy", { version: "clock" })));
 
   say("status", await settle(call("relavium_run_status", { run: runOf(gateOfLate) })));
   say("templates", await settle(client.listResourceTemplates()));
   say("resource", await settle(client.readResource({ uri: `relavium://runs/${runOf(gateOfLate)}` })));
 
+  await leave?.();
   await client.close();
   say("close", {});
 }

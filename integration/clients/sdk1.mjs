@@ -1,11 +1,15 @@
-// The TypeScript SDK, version 1, as it comes: revision 2025-11-25 over stdio.
-// usage: node sdk1.mjs SERVER [ARG...]
+// The TypeScript SDK, version 1, as it comes: revision 2025-11-25 over stdio
+// or Streamable HTTP.
+// usage: node sdk1.mjs SERVER [ARG...] | node sdk1.mjs --http URL
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
+import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import { drive } from "./scenario.mjs";
 
 const [command, ...args] = process.argv.slice(2);
-const transport = new StdioClientTransport({ command, args, env: process.env });
+const transport = command === "--http"
+  ? new StreamableHTTPClientTransport(new URL(args[0]))
+  : new StdioClientTransport({ command, args, env: process.env });
 const client = new Client({ name: "typescript-sdk-1", version: "1.32.2" }, { capabilities: {} });
 
 let negotiated;
@@ -20,4 +24,5 @@ await drive({
   connect: () => client.connect(transport),
   callTool: (params, options) => client.callTool(params, undefined, options),
   protocol: () => negotiated,
+  leave: () => transport.terminateSession?.(),
 });
