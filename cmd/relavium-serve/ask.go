@@ -90,6 +90,7 @@ type asker struct {
 	w      io.Writer
 	now    func() time.Time
 	decide func(gate string, d engine.Decision) error
+	before func() // called before a question is written
 
 	queue []engine.Gate
 	draft *engine.Decision // decided but not confirmed
@@ -131,6 +132,7 @@ func (q *asker) show() {
 	if len(q.queue) == 0 {
 		return
 	}
+	q.before()
 	showGate(q.w, &q.queue[0], q.now())
 	q.prompt()
 }

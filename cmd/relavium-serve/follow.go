@@ -44,7 +44,7 @@ func (f *follower) follow(ctx context.Context, p engine.Principal) error {
 		f.sink = f.view
 		if w, done, ok := f.screen(); ok && f.personAccepted(p) {
 			defer done()
-			f.asker = &asker{w: w, now: time.Now, decide: f.decider(ctx)}
+			f.asker = &asker{w: w, now: time.Now, decide: f.decider(ctx), before: func() { _ = f.view.leave() }}
 		}
 	}
 	waitCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -98,10 +98,12 @@ func (f *follower) watch(ctx context.Context, events <-chan engine.Event, ended 
 			}
 		case line, ok := <-lines:
 			if !ok {
-				return silent(exitWaiting)
+				return errors.Join(silent(exitWaiting), f.view.resume())
 			}
 			f.asker.answer(line)
-			f.view.paused = f.asker.asking()
+			if err := f.answered(); err != nil {
+				return err
+			}
 		case <-interrupted:
 			interrupted = nil
 			timer := time.NewTimer(drainGrace)
@@ -138,12 +140,11 @@ func (f *follower) event(ctx context.Context, ev *engine.Event) (done bool, err 
 	case ev.Type == engine.GatePaused && f.asker != nil:
 		gate, err := f.eng.Gate(ctx, ev.Gate)
 		if err == nil && gate.Decision == "" {
-			f.view.leave(true)
 			f.asker.open(gate)
 		}
 	case ev.Type == engine.GateResumed && f.asker != nil:
 		f.asker.closed(ev.Gate, ev.Decision, ev.DecidedBy, ev.Via)
-		f.view.paused = f.asker.asking()
+		return false, f.answered()
 	case ev.Type == engine.RunPaused && f.asker == nil && ctx.Err() == nil:
 		waits, err := f.stillPaused(ctx, ev)
 		if err != nil || !waits {
@@ -152,6 +153,14 @@ func (f *follower) event(ctx context.Context, ev *engine.Event) (done bool, err 
 		return true, silent(exitWaiting)
 	}
 	return false, nil
+}
+
+// answered lets the view go on where no question is left on the screen.
+func (f *follower) answered() error {
+	if f.asker.asking() {
+		return nil
+	}
+	return f.view.resume()
 }
 
 // stillPaused tells a pause that stands from one of the run's history.

@@ -131,11 +131,7 @@ func (s *screen) start(ctx context.Context, project string, args ...string) (std
 
 func gatedProject(t *testing.T) string {
 	t.Helper()
-	project := filepath.Join(t.TempDir(), "p")
-	if err := os.MkdirAll(filepath.Join(project, ".relavium"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	text := `schema_version: '1.0'
+	return projectOf(t, `schema_version: '1.0'
 workflow:
   id: ship
   nodes:
@@ -145,7 +141,16 @@ workflow:
     - {id: t, type: transform, transform: '[run.outputs["ask"].decision, run.outputs["ask"].comment, run.outputs["why"].payload].join(" ")'}
     - {id: out, type: output}
   edges: [{from: in, to: ask}, {from: ask, to: why}, {from: ask, to: t}, {from: why, to: t}, {from: t, to: out}]
-`
+`)
+}
+
+// projectOf is a project with one workflow, ship.
+func projectOf(t *testing.T, text string) string {
+	t.Helper()
+	project := filepath.Join(t.TempDir(), "p")
+	if err := os.MkdirAll(filepath.Join(project, ".relavium"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(project, ".relavium", "ship.relavium.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -186,6 +191,64 @@ func TestRunAsksOnATerminal(t *testing.T) {
 	}
 	s.await(`\x1b\[\d+A\x1b\[J`, 0) // drawn in place
 	s.await(`\x1b\[32m✓\x1b\[0m out \(output\) completed`, at)
+}
+
+// What happens while a question is on the screen is shown before the next one:
+// every node's line comes once, in a view of lines and in one drawn in place.
+func TestRunShowsWhatHappensWhileItAsks(t *testing.T) {
+	t.Parallel()
+	const two = `schema_version: '1.0'
+workflow:
+  id: ship
+  nodes:
+    - {id: in, type: input}
+    - {id: split, type: parallel, parallel_of: [ga, gb, tc]}
+    - {id: ga, type: human_gate, gate_type: approval, message_template: 'A?'}
+    - {id: gb, type: human_gate, gate_type: approval, message_template: 'B?'}
+    - {id: tc, type: transform, transform: '"c"'}
+    - {id: ta, type: transform, transform: '"a"'}
+    - {id: m, type: merge, merge_strategy: concat}
+    - {id: out, type: output}
+  edges: [{from: in, to: split}, {from: ga, to: ta}, {from: ta, to: m}, {from: gb, to: m}, {from: tc, to: m}, {from: m, to: out}]
+`
+	for _, tt := range []struct {
+		name string
+		rows uint16
+	}{{"lines", 5}, {"in place", 24}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := openScreen(t)
+			if err := unix.IoctlSetWinsize(int(s.slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: tt.rows, Col: 60}); err != nil {
+				t.Fatal(err)
+			}
+			_, code := s.start(t.Context(), projectOf(t, two), "run", "ship")
+			first, at := s.await(`gate (ga|gb) of ship waits`, 0)
+			second := map[string]string{"ga": "gb", "gb": "ga"}[first]
+			for _, gate := range []string{first, second} {
+				id, next := s.await(`gate `+gate+` of ship waits(?s:.*)gate id: ([0-9a-f-]{36})`, at-len(`gate ga of ship waits`))
+				_, at = s.await(`approve or reject`, next)
+				s.enter("approve")
+				_, at = s.await(`last four`, at)
+				s.enter(tail(id))
+				if gate == first {
+					_, at = s.await(`gate `+second+` of ship waits`, at)
+					s.await(`\x1b\[33m\?\x1b\[0m `+second+` \(human_gate\) waiting`, next)
+				}
+			}
+			if got := <-code; got != exitDone {
+				t.Fatalf("run = exit %d, want 0\n%s", got, s.text())
+			}
+			s.await(`out \(output\) completed`, at)
+			for _, line := range []string{
+				"in (input) completed", "ga (human_gate) waiting", "gb (human_gate) waiting", "ga (human_gate) completed",
+				"gb (human_gate) completed", "tc (transform) completed", "ta (transform) completed", "m (merge) completed", "out (output) completed",
+			} {
+				if n := strings.Count(s.text(), line); n == 0 || tt.rows == 5 && n != 1 {
+					t.Errorf("%q is shown %d times, want once\n%s", line, n, s.text())
+				}
+			}
+		})
+	}
 }
 
 // A signal cancels the run although it waits at a gate, and ends with 1.

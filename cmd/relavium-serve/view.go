@@ -40,8 +40,10 @@ type view struct {
 	color   bool
 	width   int
 	nodes   []nodeView
-	drawn   int  // lines on the screen that belong to the view
-	paused  bool // a question is on the screen: change nothing
+	drawn   int    // lines on the screen that belong to the view
+	paused  bool   // a question is on the screen: change nothing
+	stale   bool   // what is drawn in place has changed since
+	held    string // lines that wait for the question to go
 	started time.Time
 }
 
@@ -69,18 +71,50 @@ func (v *view) show(ev *engine.Event) error {
 		_, err := fmt.Fprintf(v.w, "run %s\n", ev.Run)
 		return err
 	}
-	changed := v.change(ev)
-	if changed == nil || v.paused {
-		return nil
+	if ev.Terminal() {
+		return v.resume()
 	}
+	changed := v.change(ev)
 	switch {
+	case changed == nil:
+		return nil
 	case v.place:
-		return v.draw()
+		v.stale = true
 	case changed.state == "running" && changed.kind != "agent":
 		return nil // a line when it settles says enough
+	default:
+		v.held += v.line(changed) + "\n"
 	}
-	_, err := io.WriteString(v.w, v.line(changed)+"\n")
+	if v.paused {
+		return nil
+	}
+	return v.catchUp()
+}
+
+// catchUp shows what has changed.
+func (v *view) catchUp() error {
+	if v.stale {
+		v.stale = false
+		return v.draw()
+	}
+	held := v.held
+	v.held = ""
+	_, err := io.WriteString(v.w, held)
 	return err
+}
+
+// leave shows what has changed and lets go of the lines on the screen: a question
+// comes to stand below them, and nothing is shown until resume.
+func (v *view) leave() error {
+	err := v.catchUp()
+	v.drawn, v.paused = 0, true
+	return err
+}
+
+// resume shows what has changed since leave, and from now on at once.
+func (v *view) resume() error {
+	v.paused = false
+	return v.catchUp()
 }
 
 // change applies an event to its node and returns the node, or nil if nothing shows.
@@ -137,11 +171,6 @@ func (v *view) draw() error {
 	v.drawn = len(v.nodes)
 	_, err := io.WriteString(v.w, b.String())
 	return err
-}
-
-// leave lets go of the lines on the screen: what is written next stands below them.
-func (v *view) leave(paused bool) {
-	v.drawn, v.paused = 0, paused
 }
 
 func (v *view) line(node *nodeView) string {
