@@ -43,7 +43,11 @@ func (s *Server) ServeHTTPOn(ctx context.Context, l net.Listener, opt HTTPOption
 		BodyTimeout:   opt.BodyTimeout,
 		StopGrace:     s.opt.StopGrace,
 	}
-	return h.Serve(ctx, l)
+	err := h.Serve(ctx, l)
+	wctx, done := context.WithTimeout(context.WithoutCancel(ctx), askedGrace)
+	defer done()
+	s.ladder.Wait(wctx)
+	return err
 }
 
 // Resume answers a tools/call again that waited for a run and whose answer did

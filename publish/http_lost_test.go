@@ -331,6 +331,34 @@ func TestHTTPDroppedRunEnds(t *testing.T) {
 	}
 }
 
+// The same after a restart: the next process brings the run to its end.
+func TestHTTPDroppedRunEndsAfterRestart(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "serve.db")
+	first, err := engine.Open(t.Context(), engine.Options{
+		Path: path, Executor: true, Projects: []string{projectKey}, Agent: noAgents{}, Logger: discard(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _, _ := newServer(t, func(o *publish.Options) { o.Engine = first }, gated(t, "record", time.Second))
+	at := listen(t, s, publish.HTTPOptions{})
+	call := at.begin(toolCall("1", "relavium_record", ""), at.initialize("2025-11-25").header()...)
+	run, _ := call.gate()
+	call.drop()
+	at.stop()
+	err = <-at.done
+	at.done <- err
+	ctx, done := context.WithTimeout(t.Context(), patience)
+	defer done()
+	if err := first.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r := waitState(t, openEngine(t, path, nil), run, engine.Completed, engine.Failed, engine.Cancelled); r.State != engine.Completed {
+		t.Errorf("the run of a dropped call is %s after a restart, want completed", r.State)
+	}
+}
+
 // stuckAgents run until their run is cancelled.
 type stuckAgents struct{}
 

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -150,14 +151,15 @@ func TestHTTPSessions(t *testing.T) {
 	}
 }
 
-// Report P03: another process does not know the session, and says 404 so that
-// the client initializes again.
-func TestHTTPSessionOfAnotherProcess(t *testing.T) {
+// Report P03: a server beside it on the same store does not know the session,
+// and says 404 so that the client initializes again.
+func TestHTTPSessionOfAnotherServer(t *testing.T) {
 	t.Parallel()
+	path := filepath.Join(t.TempDir(), "serve.db")
 	w := shaped(t, "echo", "", "1")
-	s, e, _ := newServer(t, nil, w)
-	a, b := listen(t, s, publish.HTTPOptions{}), listen(t, s, publish.HTTPOptions{})
-	_ = e
+	here, _, _ := newServer(t, func(o *publish.Options) { o.Engine = openEngine(t, path, nil) }, w)
+	there, _, _ := newServer(t, func(o *publish.Options) { o.Engine = openEngine(t, path, nil) }, w)
+	a, b := listen(t, here, publish.HTTPOptions{}), listen(t, there, publish.HTTPOptions{})
 	c := a.initialize("2025-11-25")
 	c.site = b
 	if got := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); got.status != http.StatusNotFound {
@@ -523,11 +525,12 @@ func TestHTTPListen(t *testing.T) {
 // newest GET stream replaces the one before.
 func TestHTTPSignsOfLife(t *testing.T) {
 	t.Parallel()
-	s, _, _ := newServer(t, func(o *publish.Options) { o.Heartbeat = 40 * time.Millisecond }, gated(t, "idle", 600*time.Millisecond))
+	beat, least := scaled(40*time.Millisecond, 15*time.Second), scaled(5, 3)
+	s, _, _ := newServer(t, func(o *publish.Options) { o.Heartbeat = beat }, gated(t, "idle", scaled(600*time.Millisecond, 50*time.Second)))
 	at := listen(t, s, publish.HTTPOptions{Hold: 20 * time.Millisecond})
 	c := at.initialize("2025-11-25")
 	a := at.modern("1", "tools/call", "relavium_idle", `"name":"relavium_idle","arguments":{}`)
-	if a.comments < 5 || a.response().Result == nil || a.header.Get("Content-Type") != "text/event-stream" {
+	if a.comments < least || a.response().Result == nil || a.header.Get("Content-Type") != "text/event-stream" {
 		t.Errorf("a blocked POST had %d comments and result %s", a.comments, a.response().raw)
 	}
 	for _, m := range a.messages {
@@ -540,7 +543,7 @@ func TestHTTPSignsOfLife(t *testing.T) {
 		"2026": at.do(http.MethodPost, modernBody("1", "tools/call", `"name":"relavium_idle"`), append(modernHeader("tools/call", "relavium_idle"), "Accept", "application/json")...),
 		"2025": c.post(toolCall("1", "relavium_idle", `,"_meta":{"progressToken":1}`), "Accept", "application/json"),
 	} {
-		if n := len(a.body) - len(strings.TrimLeft(a.body, "\n")); n < 5 || a.header.Get("Content-Type") != "application/json" || a.response().Result == nil {
+		if n := len(a.body) - len(strings.TrimLeft(a.body, "\n")); n < least || a.header.Get("Content-Type") != "application/json" || a.response().Result == nil {
 			t.Errorf("%s: JSON body began with %d line breaks: %s", era, n, a.body)
 		}
 	}
@@ -573,7 +576,7 @@ func TestHTTPSignsOfLife(t *testing.T) {
 // Report L14: a call or an open gate keeps a session alive; an abandoned one goes.
 func TestHTTPSessionIdle(t *testing.T) {
 	t.Parallel()
-	idle := 250 * time.Millisecond
+	idle := scaled(250*time.Millisecond, 5*time.Second)
 	s, e, _ := newServer(t, nil, gated(t, "twelve", 4*idle))
 	at := listen(t, s, publish.HTTPOptions{SessionIdle: idle})
 	kept, abandoned, dropped := at.initialize("2025-11-25"), at.initialize("2025-11-25"), at.initialize("2025-11-25")

@@ -219,7 +219,13 @@ type sessionClient struct {
 
 func (s *site) initialize(version string) *sessionClient {
 	s.tb.Helper()
-	a := s.do(http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"probe","version":"0"}}}`, version))
+	return s.initializeAs(version, "")
+}
+
+// initializeAs shakes hands as a client that declares capabilities.
+func (s *site) initializeAs(version, capabilities string) *sessionClient {
+	s.tb.Helper()
+	a := s.do(http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":%q,"capabilities":{%s},"clientInfo":{"name":"probe","version":"0"}}}`, version, capabilities))
 	id := a.header.Get("Mcp-Session-Id")
 	if a.status != http.StatusOK || id == "" || !bytes.Contains(a.response().Result, []byte(`"protocolVersion":"`+version+`"`)) {
 		s.tb.Fatalf("initialize(%s) = %d, session %q, %s", version, a.status, id, a.body)
