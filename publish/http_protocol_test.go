@@ -395,7 +395,7 @@ func TestHTTPSlowClients(t *testing.T) {
 			}
 			s, _, _ := newServer(t, nil, shaped(t, "echo", "", "1"))
 			at := listen(t, s, publish.HTTPOptions{HeaderTimeout: 300 * time.Millisecond, BodyTimeout: 300 * time.Millisecond})
-			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", at.addr) //nolint:forbidigo // half a request to the server of the test
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", at.addr)
 			if err != nil {
 				t.Fatal(err)
 			}

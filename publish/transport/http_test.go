@@ -58,8 +58,15 @@ func listen(t *testing.T, h *HTTP) *page {
 	return p
 }
 
-// post sends a body and returns the answer; the test closes it.
-func (p *page) post(body, session string) *http.Response {
+// A response is what the server says; the test closes its body.
+type response struct {
+	status int
+	header http.Header
+	body   *bufio.Reader
+}
+
+// post sends a body.
+func (p *page) post(body, session string) response {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, strings.NewReader(body))
@@ -76,10 +83,10 @@ func (p *page) post(body, session string) *http.Response {
 		p.t.Fatalf("POST %.80s: %v", body, err)
 	}
 	p.t.Cleanup(func() { cancel(); resp.Body.Close() })
-	return resp
+	return response{resp.StatusCode, resp.Header, bufio.NewReader(resp.Body)}
 }
 
-func (p *page) status(body, session string) int { return p.post(body, session).StatusCode }
+func (p *page) status(body, session string) int { return p.post(body, session).status }
 
 const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`
 
@@ -87,9 +94,9 @@ const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`
 func (p *page) session() string {
 	p.t.Helper()
 	resp := p.post(hello, "")
-	id := resp.Header.Get(mcp.HeaderSessionID)
-	if resp.StatusCode != http.StatusOK || id == "" {
-		p.t.Fatalf("initialize = %d, session %q", resp.StatusCode, id)
+	id := resp.header.Get(mcp.HeaderSessionID)
+	if resp.status != http.StatusOK || id == "" {
+		p.t.Fatalf("initialize = %d, session %q", resp.status, id)
 	}
 	return id
 }
@@ -164,7 +171,7 @@ func TestAskOverHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	stream := bufio.NewReader(p.post(`{"jsonrpc":"2.0","id":5,"method":"ask"}`, session).Body)
+	stream := p.post(`{"jsonrpc":"2.0","id":5,"method":"ask"}`, session).body
 	if got, want := event(t, stream), `{"jsonrpc":"2.0","id":"s-1","method":"elicitation/create","params":{"message":"?"}}`; got != want {
 		t.Fatalf("question = %s, want %s", got, want)
 	}
@@ -247,11 +254,11 @@ func TestHTTPLimits(t *testing.T) {
 	}
 	wait := func(session string) { // a call whose stream is open
 		t.Helper()
-		event(t, bufio.NewReader(p.post(`{"jsonrpc":"2.0","id":1,"method":"wait"}`, session).Body))
+		event(t, p.post(`{"jsonrpc":"2.0","id":1,"method":"wait"}`, session).body)
 	}
 	wait(first)
 	wait(third)
-	if resp := p.post(hello, ""); resp.Header.Get(mcp.HeaderSessionID) != "" {
+	if resp := p.post(hello, ""); resp.header.Get(mcp.HeaderSessionID) != "" {
 		t.Error("a session was made although none could go")
 	}
 	big := strings.Replace(list, "list", strings.Repeat("x", 2<<10), 1)
@@ -278,7 +285,7 @@ func TestHTTPHeldBodies(t *testing.T) {
 	p := listen(t, &HTTP{Answer: talk, MaxHeld: 4 << 10, MaxBody: 3 << 10, Hold: 10 * time.Millisecond})
 	session := p.session()
 	waiting := `{"jsonrpc":"2.0","id":1,"method":"wait","params":{"x":"` + strings.Repeat("x", 2<<10) + `"}}`
-	event(t, bufio.NewReader(p.post(waiting, session).Body))
+	event(t, p.post(waiting, session).body)
 	if got := p.status(waiting, session); got != http.StatusServiceUnavailable {
 		t.Errorf("a body beyond what all may hold = %d, want 503", got)
 	}
@@ -299,7 +306,7 @@ func TestHTTPDelete(t *testing.T) {
 		return reply
 	}})
 	session := p.session()
-	stream := bufio.NewReader(p.post(`{"jsonrpc":"2.0","id":1,"method":"wait"}`, session).Body)
+	stream := p.post(`{"jsonrpc":"2.0","id":1,"method":"wait"}`, session).body
 	event(t, stream)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, p.url, nil)
 	if err != nil {
