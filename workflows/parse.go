@@ -76,6 +76,7 @@ func (c *checker) finish(d *draft, root *item) (*Workflow, Problems, error) {
 		return nil, warnings, errs
 	}
 	w := d.workflow
+	w.expressions = d.expressions()
 	w.snapshot = snapshotOf(root, d.external)
 	sum := sha256.Sum256(w.snapshot)
 	w.digest = "sha256:" + hex.EncodeToString(sum[:])

@@ -28,10 +28,11 @@ type Workflow struct {
 	Nodes       []Node        // authored order
 	Edges       []Edge        // the dependency graph: authored, materialised and data edges, authored order
 
-	snapshot json.RawMessage
-	digest   string
-	graph    *graph
-	schemas  map[string]*compiledSchema // by node id
+	snapshot    json.RawMessage
+	digest      string
+	graph       *graph
+	schemas     map[string]*compiledSchema // by node id
+	expressions []Expression
 }
 
 // Trigger says what starts a workflow; only Type matters to a server.

@@ -211,31 +211,14 @@ func readSource(path string) ([]byte, error) {
 // them only when the node runs.
 func checkExpressions(file string, w *workflows.Workflow) []finding {
 	var found []finding
-	warn := func(where, source string) {
-		if source == "" {
-			return
+	for _, e := range w.Expressions() {
+		if expr.Compile(e.Source) == nil {
+			continue
 		}
-		if err := expr.Compile(source); err != nil {
-			found = append(found, finding{
-				File: file, Line: 1, Column: 1, Class: workflows.ClassWarning, Where: where,
-				What: "the expression does not compile", Remedy: "correct it: the node fails with sandbox_error when it runs",
-			})
-		}
-	}
-	for i := range w.Nodes {
-		where := fmt.Sprintf("workflow.nodes[%d]", i)
-		switch node := w.Nodes[i].Spec.(type) {
-		case workflows.ConditionNode:
-			warn(where+".expression", node.Expression)
-		case workflows.TransformNode:
-			warn(where+".transform", node.Expression)
-		case workflows.MergeNode:
-			warn(where+".merge_fn", node.Expression)
-		case workflows.InputNode, workflows.AgentNode, workflows.GateNode, workflows.ParallelNode, workflows.OutputNode:
-		}
-	}
-	for i := range w.Edges {
-		warn(fmt.Sprintf("edge %s -> %s: condition", w.Edges[i].From, w.Edges[i].To), w.Edges[i].Condition)
+		found = append(found, finding{
+			File: file, Line: e.Line, Column: e.Col, Class: workflows.ClassWarning, Where: e.Where,
+			What: "the expression does not compile", Remedy: "correct it: the node fails with sandbox_error when it runs",
+		})
 	}
 	return found
 }
