@@ -184,7 +184,7 @@ const tail = 32
 func (e *Engine) Cancel(ctx context.Context, run, by, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err := e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+	err := e.update(ctx, func(tx *sql.Tx) error {
 		r, err := scanRun(tx.QueryRowContext(ctx, `select `+runColumns+` from runs where id=?`, run))
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrRunNotFound
@@ -245,7 +245,7 @@ func (e *Engine) storeClaims(ctx context.Context) error {
 		return nil
 	}
 	now := e.now().UnixMilli()
-	return e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+	return e.update(ctx, func(tx *sql.Tx) error {
 		for _, run := range claims {
 			if _, err := tx.ExecContext(ctx, `update runs set claimed=? where id=?`, now, run); err != nil {
 				return err

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -391,7 +392,10 @@ func (e *Engine) mine() []string {
 
 // write runs one statement that follows the chosen durability.
 func (e *Engine) write(ctx context.Context, query string, args ...any) error {
-	_, err := e.file.Write.ExecContext(ctx, query, args...)
+	err := e.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, query, args...)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("run store: %w", err)
 	}

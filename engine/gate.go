@@ -134,7 +134,7 @@ func (d *Decision) check() error {
 // decide writes the decision and, where the run waits for it, that its next segment
 // is due: that is next, or 0.
 func (e *Engine) decide(ctx context.Context, gate string, d Decision, at time.Time) (out Gate, next int, err error) {
-	err = e.update(ctx, e.file.Full, func(tx *sql.Tx) error {
+	err = e.updateFull(ctx, func(tx *sql.Tx) error {
 		next = 0
 		g, err := readGate(ctx, tx, gate)
 		if err != nil {

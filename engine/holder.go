@@ -44,7 +44,7 @@ func holders(s string) []string {
 // reports true, having called last, which may be nil, in the same transaction.
 func (e *Engine) letGo(ctx context.Context, run, who string, last func(tx *sql.Tx) error) (bool, error) {
 	alone := false
-	err := e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+	err := e.update(ctx, func(tx *sql.Tx) error {
 		var held sql.NullString
 		err := tx.QueryRowContext(ctx, `select holder from runs where id=?`, run).Scan(&held)
 		if errors.Is(err, sql.ErrNoRows) {

@@ -277,7 +277,7 @@ func (e *Engine) toBegin(ctx context.Context) ([]durable.Ref, error) {
 // expire applies what fell due: run deadlines first, then gates.
 func (e *Engine) expire(ctx context.Context, now time.Time) error {
 	// A run that runs here sees its deadline by itself; one that waits gets a segment that sees it.
-	if err := e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+	if err := e.update(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `update runs set state='running', seg=seg+1 where deadline is not null and ended is null and deadline<=?2
 			and state='waiting' and project in (select value from json_each(?1))`, list(e.mine()), now.UnixMilli())
 		return err

@@ -80,7 +80,7 @@ func (e *Engine) block(ctx context.Context, r *row, reason string, next int, cau
 	if err != nil {
 		return err
 	}
-	return e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+	return e.update(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `update runs set state='blocked', error=?, seg=? where id=? and ended is null`, string(raw), next, r.id)
 		return err
 	})
@@ -129,7 +129,7 @@ func (e *Engine) failBroken(ctx context.Context, run string, cause error) error 
 		return err
 	}
 	now := e.now()
-	err = e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+	err = e.update(ctx, func(tx *sql.Tx) error {
 		r, err := scanRun(tx.QueryRowContext(ctx, `select `+runColumns+` from runs where id=? and ended is null`, run))
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
@@ -169,7 +169,7 @@ func (e *Engine) strings(ctx context.Context, query string, args ...any) ([]stri
 // raise moves the run's epoch on: what the execution before still tries to write
 // is refused. A blocked run that fits again goes on.
 func (e *Engine) raise(ctx context.Context, run string) error {
-	return e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+	return e.update(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `update runs set epoch=epoch+1, state=case state when 'blocked' then 'running' else state end,
 			error=case state when 'blocked' then null else error end where id=? and ended is null`, run)
 		return err
@@ -225,7 +225,7 @@ func (e *Engine) retain(ctx context.Context) error {
 
 func (e *Engine) deleteRuns(ctx context.Context, before int64) ([]durable.Ref, error) {
 	var refs []durable.Ref
-	err := e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+	err := e.update(ctx, func(tx *sql.Tx) error {
 		var runs []string
 		var err error
 		if runs, refs, err = oldRuns(ctx, tx, before); err != nil || len(runs) == 0 {

@@ -58,7 +58,7 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 	}
 	now := e.now()
 	out := Started{Run: id.String(), Since: now}
-	err = e.update(ctx, e.file.Write, func(tx *sql.Tx) error {
+	err = e.update(ctx, func(tx *sql.Tx) error {
 		found, err := e.join(ctx, tx, req, args)
 		if err != nil {
 			return err

@@ -130,11 +130,21 @@ func (e *Engine) row(ctx context.Context, id string) (*row, error) {
 	return r, nil
 }
 
-// update runs f in one transaction on db, again while the store is busy, until ctx ends.
-func (e *Engine) update(ctx context.Context, db *sql.DB, f func(tx *sql.Tx) error) error {
+// update runs f in one transaction, perhaps together with others, again while the
+// store is busy, until ctx ends. f must use nothing but tx.
+func (e *Engine) update(ctx context.Context, f func(tx *sql.Tx) error) error {
+	return e.persist(ctx, func() error { return e.file.Update(ctx, f) })
+}
+
+// updateFull is update whose commit waits for the disk.
+func (e *Engine) updateFull(ctx context.Context, f func(tx *sql.Tx) error) error {
+	return e.persist(ctx, func() error { return transact(ctx, e.file.Full, f) })
+}
+
+func (e *Engine) persist(ctx context.Context, write func() error) error {
 	wait := 10 * time.Millisecond
 	for {
-		err := transact(ctx, db, f)
+		err := write()
 		if err == nil || !durable.Busy(err) {
 			return err
 		}

@@ -32,6 +32,7 @@ type File struct {
 	path    string
 	full    bool
 	turn    turn
+	group   group
 	log     *slog.Logger
 	stop    context.CancelFunc
 	done    sync.WaitGroup
@@ -52,6 +53,7 @@ func OpenFile(ctx context.Context, path string, full bool, log *slog.Logger) (*F
 	}
 	out := &File{path: path, full: full, turn: make(turn, 1), log: log}
 	out.Write = out.pool(1, full, "")
+	out.group.db = out.Write
 	out.Full = out.pool(1, true, "")
 	out.Read = out.pool(2, full, "&_pragma=query_only(ON)")
 	out.version = out.pool(1, full, "&_pragma=query_only(ON)")

@@ -176,7 +176,7 @@ func (c *conn) statement(ctx context.Context, query string) *stmt {
 func cacheable(query string) bool {
 	word, _, _ := strings.Cut(strings.TrimLeft(query, " \t\r\n"), " ")
 	switch strings.ToUpper(strings.TrimSpace(word)) {
-	case "SELECT", "INSERT", "UPDATE", "DELETE", "WITH":
+	case "SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "SAVEPOINT", "RELEASE", "ROLLBACK":
 		return !strings.Contains(query, ";")
 	default:
 		return false
