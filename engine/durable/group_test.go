@@ -91,13 +91,16 @@ func TestUpdateWithdraws(t *testing.T) {
 	<-begun
 	ctx, cancel := context.WithCancelCause(t.Context())
 	errGone := errors.New("gone")
+	gone := make(chan struct{})
 	wg.Go(func() {
+		defer close(gone)
 		err := f.Update(ctx, func(*sql.Tx) error { return errors.New("made after all") })
 		if !errors.Is(err, errGone) {
 			t.Errorf("Update = %v, want %v", err, errGone)
 		}
 	})
 	cancel(errGone)
+	<-gone
 	for i := range 8 {
 		wg.Go(func() {
 			if err := f.Update(t.Context(), func(tx *sql.Tx) error {
