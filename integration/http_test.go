@@ -12,8 +12,10 @@ import (
 
 // An httpServer is one running server and its endpoint.
 type httpServer struct {
-	url  string
-	diag *lockedBuffer
+	url    string
+	diag   *lockedBuffer
+	end    func(os.Signal) // asks the process to end, and waits until it has
+	killed bool
 }
 
 // serveHTTP starts a server of the project on a free port. At the end of the
@@ -34,9 +36,21 @@ func (p project) serveHTTP(tb testing.TB, args ...string) *httpServer {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
+	s.end = func(by os.Signal) {
+		tb.Helper()
+		s.killed = by == os.Kill
+		if err := cmd.Process.Signal(by); err != nil {
+			tb.Errorf("signal %v: %v", by, err)
+		}
+		err := <-ended
+		ended <- err
+	}
 	tb.Cleanup(func() {
 		cancel()
 		<-ended
+		if s.killed {
+			return
+		}
 		if code := cmd.ProcessState.ExitCode(); code != 0 && runtime.GOOS != "windows" {
 			tb.Errorf("serve over HTTP ended with %d, want 0", code)
 		}
