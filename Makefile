@@ -16,12 +16,17 @@ build: ## bin/relavium-serve, one static file
 demo: build ## publish examples/workflows and drive one as an MCP client would
 	@$(GO) run ./integration/demo
 
-test: clients ## everything, with the race detector and the real MCP clients
-	$(GO) vet ./...
-	$(GO) test -race -timeout 20m ./...
+# What needs a large download has a target of its own, which .ci/run makes too.
+AGENTS    = TestClaudeCode|TestInspector|TestAISDK
 
-test-clients: clients ## only the built binary with real MCP clients
-	$(GO) test -race -count=1 -timeout 10m -run TypeScript ./integration
+test: clients ## everything but the agents and the conformance suite
+	$(GO) vet ./...
+	$(GO) test -race -timeout 20m -skip '^($(AGENTS)|TestSuite)$$' ./...
+	@echo 'left out: $(subst |, ,$(AGENTS)) (make test-clients), TestSuite (make conformance)'
+
+test-clients: clients ## the built binary with real MCP clients and agents (first time: 1 GB from npm)
+	@scripts/peers conformance agents
+	$(CAGE) $(GO) test -race -count=1 -timeout 10m -v -run '^($(AGENTS)|TestTypeScript.*)$$' ./integration
 
 conformance: ## the official MCP conformance suite (first time: 240 MB from npm)
 	@scripts/peers conformance
