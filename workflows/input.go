@@ -105,6 +105,9 @@ func (w *Workflow) resolve(in *Input, given json.RawMessage, earlier []Member) (
 	case in.Default != nil && in.Default.Template != nil:
 		return in.renderDefault(earlier)
 	case in.Default != nil:
+		if want := in.check(in.Default.Literal); want != "" {
+			return nil, in.expected() + ", because its default is not"
+		}
 		return in.Default.Literal, ""
 	case !in.Required:
 		return nil, ""

@@ -241,7 +241,9 @@ func TestCheckInput(t *testing.T) {
 		{"text for a number", Input{Type: TypeNumber, Default: literal(`"1_000"`)}, []string{"default P25"}},
 		{"number for text", Input{Type: TypeString, Default: literal("1.10")}, []string{"default P25"}},
 		{"null", Input{Type: TypeString, Default: literal("null")}, []string{"default P25"}},
-		{"default outside its own bounds is the author's word", Input{Type: TypeNumber, Default: literal("-1"), Validation: Validation{Min: "0"}}, nil},
+		{"default outside its own bounds", Input{Type: TypeNumber, Default: literal("-1"), Validation: Validation{Min: "0"}}, []string{"default P25 warning"}},
+		{"default outside its own enum", Input{Type: TypeString, Default: literal(`"z"`), Validation: Validation{Enum: raws(`"a"`)}}, []string{"default P25 warning"}},
+		{"default in its own format", Input{Type: TypeString, Default: literal(`"a@b.example"`), Validation: Validation{Format: "email"}}, nil},
 		{"path that escapes", Input{Type: TypeFilePath, Default: literal(`"../a"`)}, []string{"default P25"}},
 		{"secret with a default", Input{Type: TypeSecret, Default: literal(`"x"`)}, []string{"default P25"}},
 		{"template", Input{Type: TypeNumber, Default: &Field{Template: mustTemplate(t, "{{ inputs.a }}")}}, nil},
@@ -249,7 +251,11 @@ func TestCheckInput(t *testing.T) {
 	for _, tt := range tests {
 		var got []string
 		for _, p := range checkInput(&tt.in) {
-			got = append(got, p.field+" "+p.rule)
+			line := p.field + " " + p.rule
+			if p.warning {
+				line += " warning"
+			}
+			got = append(got, line)
 			if p.what == "" || p.remedy == "" {
 				t.Errorf("%s: checkInput: %s has no text or no remedy", tt.name, p.field)
 			}
@@ -400,6 +406,26 @@ func TestDefaultsKeepTheirLiterals(t *testing.T) {
 		if _, _, err := Parse("w", fileWith("    - {name: a, type: number, default: "+bad+"}\n"), Options{}); err == nil {
 			t.Errorf("Parse accepts %s as the default of a number", bad)
 		}
+	}
+}
+
+// A literal default is checked like any other value: the run does not begin.
+func TestDefaultsAreChecked(t *testing.T) {
+	t.Parallel()
+	w, warnings, err := Parse("w", fileWith(`    - {name: n, type: number, default: 11, validation: {max: 3}}
+    - {name: e, type: string, default: 'z', validation: {enum: [a, b]}}
+    - {name: s, type: string, default: 'not-mail', validation: {format: email}}
+`), Options{})
+	if err != nil || len(warnings) != 3 || warnings[0].Where != "workflow.inputs[0].default" || warnings[0].Rule != "P25" {
+		t.Fatalf("Parse = %v, %v, want a warning of each default", warnings, err)
+	}
+	got, err := w.ResolveInputs(json.RawMessage(`{"s":"a@b.example"}`))
+	want := `n: want a number of at most 3, because its default is not; e: want a string, one of "a", "b", because its default is not`
+	if err == nil || err.Error() != want {
+		t.Errorf("ResolveInputs of bad defaults = %s, %v, want %s", got, err, want)
+	}
+	if got, err = w.ResolveInputs(json.RawMessage(`{"n":3,"e":"a","s":"a@b.example"}`)); err != nil {
+		t.Errorf("ResolveInputs of values instead = %s, %v, want them", got, err)
 	}
 }
 

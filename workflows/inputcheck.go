@@ -11,15 +11,17 @@ import (
 
 // An inputProblem is one thing wrong with a declared input.
 type inputProblem struct {
-	field  string // below the input: "type", "default", "validation.min"
-	rule   string
-	what   string
-	remedy string
+	field   string // below the input: "type", "default", "validation.min"
+	rule    string
+	what    string
+	remedy  string
+	warning bool
 }
 
 // checkInput finds what is wrong with a declared input by itself: its type, the
 // keys of its validation (P22), bounds (P23), pattern and format (P24), and a
-// literal default of another type (P25). Templates are not looked at.
+// literal default of another type (P25). Templates are not looked at. It warns of
+// a literal default that the validation refuses: a run needs a value then.
 func checkInput(in *Input) []inputProblem {
 	var c inputChecker
 	if !slices.Contains(inputTypes(), in.Type) {
@@ -142,6 +144,12 @@ func (c *inputChecker) literalDefault(in *Input) {
 		if err := CheckPath(text); err != nil {
 			c.add("default", "P25", err.Error(), "name a file below the project root")
 		}
+	}
+	if len(c.problems) == 0 && in.check(literal) != "" {
+		c.problems = append(c.problems, inputProblem{
+			field: "default", rule: "P25", warning: true,
+			what: "the default does not pass the validation, so every run has to be given a value", remedy: "choose one that passes, or leave default out",
+		})
 	}
 }
 

@@ -167,7 +167,11 @@ func (c *checker) input(n *item, where string) Input {
 			}
 			spot = rest
 		}
-		c.add(at, bad.rule, where+"."+bad.field, bad.what, bad.remedy)
+		report := c.add
+		if bad.warning {
+			report = c.warn
+		}
+		report(at, bad.rule, where+"."+bad.field, bad.what, bad.remedy)
 	}
 	return in
 }
