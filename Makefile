@@ -48,7 +48,7 @@ vuln: $(TOOLS)/govulncheck ## known vulnerabilities that the binary can reach
 	cd tools && $(GO) run ./vuln -scanner ../$(TOOLS)/govulncheck -allow vuln/allow.txt -dir ..
 
 clean: ## remove what was built
-	rm -rf bin integration/*/node_modules integration/conformance/node_modules
+	rm -rf bin integration/*/node_modules
 
 .PHONY: clients
 clients:
