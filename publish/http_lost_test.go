@@ -31,7 +31,7 @@ type pendingCall struct {
 // begin sends a call that waits, and returns once its stream is open.
 func (s *site) begin(body string, header ...string) *pendingCall {
 	s.tb.Helper()
-	ctx, drop := context.WithTimeout(s.tb.Context(), patience)
+	ctx, drop := context.WithTimeout(s.tb.Context(), scaled(patience, 4*patience))
 	resp, err := s.send(ctx, http.MethodPost, body, header...)
 	if err != nil {
 		drop()
@@ -47,7 +47,7 @@ func (s *site) begin(body string, header ...string) *pendingCall {
 // get opens a stream of the session; last may be "".
 func (c *sessionClient) get(last string) *pendingCall {
 	c.tb.Helper()
-	ctx, drop := context.WithTimeout(c.tb.Context(), patience)
+	ctx, drop := context.WithTimeout(c.tb.Context(), scaled(patience, 4*patience))
 	resp, err := c.send(ctx, http.MethodGet, "", c.header("Last-Event-ID", last)...)
 	if err != nil {
 		drop()
