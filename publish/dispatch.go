@@ -171,7 +171,7 @@ func (s *Server) faultOf(x *exchange, e mcp.JSONRPCErrorDetails) *transport.Erro
 			fault.Message = s.unknownTool(name)
 		}
 	case method == mcp.MethodResourcesRead:
-		fault.Message = "resource not found"
+		fault.Message, fault.Data = "resource not found", x.unknownURI()
 	}
 	return fault
 }

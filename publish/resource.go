@@ -10,6 +10,7 @@ import (
 
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/publish/transport"
+	"github.com/relavium/relavium-serve/workflows"
 )
 
 const (
@@ -18,6 +19,9 @@ const (
 
 	// maxResource bounds the text of one resource.
 	maxResource = 4 << 20
+
+	// maxURI bounds the URI that an error repeats, in bytes of JSON.
+	maxURI = 4 << 10
 
 	// codeResourceNotFound is how revisions before 2026-07-28 say that a
 	// resource does not exist; that one says -32602.
@@ -95,9 +99,18 @@ func hasOutput(r *engine.Run, node string) bool {
 
 // notFound sets and returns the fault of a resource that does not exist.
 func (x *exchange) notFound() error {
-	x.fault = &transport.Error{Code: codeResourceNotFound, Message: "resource not found"}
+	x.fault = &transport.Error{Code: codeResourceNotFound, Message: "resource not found", Data: x.unknownURI()}
 	if x.caller.modern {
 		x.fault.Code = transport.CodeInvalidParams
 	}
 	return x.fault
+}
+
+// unknownURI is the data of the fault: the URI as the caller sent it.
+func (x *exchange) unknownURI() json.RawMessage {
+	uri := x.request.Param("uri")
+	if len(uri) == 0 || uri[0] != '"' || len(uri) > maxURI {
+		return nil
+	}
+	return workflows.Object([]workflows.Member{{Key: "uri", Value: uri}})
 }

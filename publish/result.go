@@ -172,7 +172,7 @@ func failure(e *engine.RunError, run string) *mcp.CallToolResult {
 			b.WriteString(" (correlation id " + e.CorrelationID + ")")
 		}
 	} else {
-		b.WriteString(strings.TrimSuffix(orElse(e.Message, "no detail"), "."))
+		b.WriteString(clause(orElse(e.Message, "no detail")))
 	}
 	if todo := advice(e); todo != "" {
 		b.WriteString("; " + todo)
@@ -182,6 +182,15 @@ func failure(e *engine.RunError, run string) *mcp.CallToolResult {
 		b.WriteString(" Run " + run + ".")
 	}
 	return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{mcp.NewTextContent(b.String())}}
+}
+
+// clause is a text without the full stop at its end, which may also be part of a
+// path or of an ellipsis.
+func clause(text string) string {
+	if strings.HasSuffix(text, "..") || strings.HasSuffix(text, " .") || strings.HasSuffix(text, "/.") {
+		return text
+	}
+	return strings.TrimSuffix(text, ".")
 }
 
 // advice says what a model can do about a failure.

@@ -49,3 +49,16 @@ func TestDurationOfEveryOutcome(t *testing.T) {
 		}
 	}
 }
+
+// A refusal keeps the dots of what it refuses.
+func TestRefusalKeepsDots(t *testing.T) {
+	t.Parallel()
+	s, _, _ := newServer(t, nil, shaped(t, "reads", "  inputs:\n    - { name: f, type: file_path }\n", `({ ok: true })`))
+	c := connect(t, s)
+	c.initialize(legacy, "probe")
+	got := c.callResult("relavium_reads", `,"arguments":{"f":"../x"}`)
+	const want = "validation: one of the arguments is wrong: f: want a file path relative to the workspace: the path leaves its folder with ..; correct the call and try again."
+	if !got.IsError || got.Content[0].Text != want {
+		t.Errorf("refusal = %q, want %q", got.Content[0].Text, want)
+	}
+}
