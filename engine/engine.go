@@ -222,8 +222,9 @@ type RunFilter struct {
 type GateFilter struct {
 	Project string
 	Run     string
-	Open    bool // only those still waiting
-	Limit   int  // 0 means 200
+	Open    bool   // only those still waiting
+	After   string // page on from this gate id, exclusive; one that is not there yields nothing
+	Limit   int    // 0 means 200
 }
 
 // An Engine is one process's hold on the run store. It is safe for concurrent

@@ -211,3 +211,26 @@ func blocked(t *testing.T, e *engine.Engine, run string) bool {
 	}
 	return false
 }
+
+// TestUnreadableDefinitionCanBeShownAndCancelled: what a newer process wrote keeps
+// nobody from ending the run here.
+func TestUnreadableDefinitionCanBeShownAndCancelled(t *testing.T) {
+	t.Parallel()
+	path := storePath(t)
+	e := open(t, path, nil)
+	run, _ := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
+	if _, err := openSQL(t, path).ExecContext(t.Context(), `update definitions set json='{broken'`); err != nil {
+		t.Fatal(err)
+	}
+	cli := open(t, path, onlyLook)
+	r, err := cli.Run(t.Context(), run, "")
+	if err != nil || r.State != engine.Waiting || r.Nodes != nil {
+		t.Errorf("Run = %+v, %v, want it waiting without nodes", r, err)
+	}
+	if err := cli.Cancel(t.Context(), run, "cli", ""); err != nil {
+		t.Errorf("Cancel: %v", err)
+	}
+	if r, err := cli.Run(t.Context(), run, ""); err != nil || r.State != engine.Cancelled {
+		t.Errorf("after the cancel Run = %+v, %v, want it cancelled", r, err)
+	}
+}

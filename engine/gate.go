@@ -59,6 +59,10 @@ func (e *Engine) Gates(ctx context.Context, f GateFilter) ([]Gate, error) {
 	if f.Open {
 		query += ` and g.decision is null and r.ended is null`
 	}
+	if f.After != "" {
+		query += ` and (g.opened, g.id) > (select opened, id from gates where id=?)`
+		args = append(args, f.After)
+	}
 	limit := f.Limit
 	if limit <= 0 {
 		limit = 200

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"time"
 )
 
@@ -43,14 +44,14 @@ func (e *Engine) Output(ctx context.Context, run, node string, p Principal) (jso
 	return nil, ErrRunNotFound
 }
 
-// nodes folds the run's events into the states of its nodes, authored order.
+// nodes folds the run's events into the states of its nodes, authored order; none
+// where this process cannot read the run's definition.
 func (e *Engine) nodes(ctx context.Context, r *row) ([]NodeState, error) {
 	wf, err := e.definition(ctx, r.digest)
 	if err != nil {
-		if r.state == Blocked {
-			return nil, nil
-		}
-		return nil, err
+		// A newer process wrote it: the run can be shown and cancelled all the same.
+		e.log.LogAttrs(ctx, slog.LevelWarn, "a definition cannot be read here", runAttr(r.id), errAttr(err))
+		return nil, nil
 	}
 	events, err := e.Events(ctx, r.id, 0)
 	if err != nil {
