@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -24,6 +25,8 @@ const (
 	startTimeout = 30 * time.Second
 	// maxKey is the longest idempotency key.
 	maxKey = 128
+	// maxDepth is how many workflows may call one another in a row.
+	maxDepth = 4
 	// codeMissingCapability is MissingRequiredClientCapability of MCP 2026-07-28.
 	codeMissingCapability = -32021
 )
@@ -61,6 +64,14 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 	if fault != nil {
 		x.fault = fault
 		return nil
+	}
+	depth, fault := depthOf(x.request)
+	if fault != nil {
+		x.fault = fault
+		return nil
+	}
+	if depth > maxDepth {
+		return refusal("workflows that call one another are %d deep here, at most %d are allowed", depth, maxDepth)
 	}
 	inputs, err := w.ResolveInputs(x.arguments())
 	if err != nil {
@@ -148,6 +159,23 @@ func idempotencyKey(req *transport.Request) (string, *transport.Error) {
 		}
 	}
 	return key, nil
+}
+
+// depthOf reads _meta["relavium/depth"]: how many runs of workflows that consume
+// this server, or another one like it, the call comes from. Absent means none.
+func depthOf(req *transport.Request) (int64, *transport.Error) {
+	raw := req.Meta("relavium/depth")
+	if raw == nil {
+		return 0, nil
+	}
+	depth, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil || depth < 0 {
+		return 0, &transport.Error{
+			Code:    transport.CodeInvalidParams,
+			Message: "invalid params: relavium/depth is a whole number of at least 0",
+		}
+	}
+	return depth, nil
 }
 
 // accepts lists the rungs that may answer the workflow's gates.
