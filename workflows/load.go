@@ -45,20 +45,17 @@ type Broken struct {
 // Load reads every workflow and agent file of the sources: *.relavium.yaml and
 // *.agent.yaml, and below a .relavium folder every *.yaml that is one of the two
 // by its content. A workflow also sees the agents in the .relavium folder of its
-// project. The error is for what concerns no single file: an id used twice, a
-// source that cannot be read, a project root that is / or the user's home.
+// project. The error is for what concerns no single file: a source that cannot be
+// read, a project root that is / or the user's home, or, as Problems beside the
+// catalog, an id used twice.
 func Load(sources []Source, opt Options) (*Catalog, error) {
-	l := &loader{opt: opt, projects: make(map[string]*project)}
+	l := newLoader(opt)
 	for _, s := range sources {
 		if err := l.source(s); err != nil {
 			return nil, err
 		}
 	}
-	catalog, err := l.catalog()
-	if err != nil {
-		return nil, err
-	}
-	return catalog, nil
+	return l.catalog(), l.unique()
 }
 
 // LoadFile reads one workflow file and the agents of its project: those of the
@@ -74,7 +71,7 @@ func LoadFile(file string, opt Options) (Loaded, Problems, error) {
 	if err != nil {
 		return Loaded{}, nil, fmt.Errorf("%s: %w", filepath.Base(file), err)
 	}
-	l := &loader{opt: opt, projects: make(map[string]*project)}
+	l := newLoader(opt)
 	p, err := l.project(root)
 	if err != nil {
 		return Loaded{}, nil, err
@@ -97,9 +94,8 @@ func LoadFile(file string, opt Options) (Loaded, Problems, error) {
 	if refused {
 		return Loaded{}, warnings, append(problems, l.causes(problems, p)...)
 	}
-	loaded := Loaded{Workflow: w, Root: root, Path: target}
-	l.loaded = append(l.loaded, loaded)
-	return loaded, warnings, l.unique()
+	l.keep(p, p.pending[0], w)
+	return l.loaded[0], warnings, l.unique()
 }
 
 // A loader reads the files of sources, project by project.
@@ -111,8 +107,22 @@ type loader struct {
 	projects map[string]*project // by root
 	order    []*project
 	loaded   []Loaded
+	ids      map[string]spot // of loaded, by path
 	broken   []Broken
 	warnings Problems
+}
+
+// A spot is where something stands in a file: 1-based, col in code points.
+type spot struct{ line, col int }
+
+func newLoader(opt Options) *loader {
+	return &loader{opt: opt, projects: make(map[string]*project), ids: make(map[string]spot)}
+}
+
+// keep takes a workflow that loaded.
+func (l *loader) keep(p *project, f pendingFile, w *Workflow) {
+	_, l.ids[f.path] = topLevelID(f.src, "workflow")
+	l.loaded = append(l.loaded, Loaded{Workflow: w, Root: p.root, Path: f.path})
 }
 
 // A project is a root and what was found for it.
@@ -126,6 +136,7 @@ type project struct {
 type registeredAgent struct {
 	agent    *Agent
 	file     string // slash-separated, below the root
+	id       spot   // of its id
 	problems Problems
 }
 
@@ -228,15 +239,15 @@ func (l *loader) agent(p *project, f found, src []byte) {
 			return
 		}
 	}
+	id, at := topLevelID(src, "")
 	a, warnings, err := ParseAgent(f.shown, src, l.opt)
 	if problems, refused := errors.AsType[Problems](err); refused {
-		id := topLevelID(src, "")
 		l.broken = append(l.broken, Broken{Path: f.path, Problems: problems})
 		p.agents = append(p.agents, registeredAgent{agent: &Agent{ID: id}, file: f.shown, problems: problems})
 		return
 	}
 	l.warnings = append(l.warnings, warnings...)
-	p.agents = append(p.agents, registeredAgent{agent: a, file: f.shown})
+	p.agents = append(p.agents, registeredAgent{agent: a, file: f.shown, id: at})
 }
 
 // parse checks a workflow file against the agents of its project.
@@ -295,20 +306,18 @@ func (l *loader) causes(problems Problems, p *project) Problems {
 }
 
 // catalog checks all workflows that were found.
-func (l *loader) catalog() (*Catalog, error) {
+func (l *loader) catalog() *Catalog {
 	for _, p := range l.order {
 		for _, f := range p.pending {
 			w, warnings, err := l.parse(p, f)
 			if problems, refused := errors.AsType[Problems](err); refused {
-				l.broken = append(l.broken, Broken{Path: f.path, ID: topLevelID(f.src, "workflow"), Problems: problems})
+				id, _ := topLevelID(f.src, "workflow")
+				l.broken = append(l.broken, Broken{Path: f.path, ID: id, Problems: problems})
 				continue
 			}
 			l.warnings = append(l.warnings, warnings...)
-			l.loaded = append(l.loaded, Loaded{Workflow: w, Root: p.root, Path: f.path})
+			l.keep(p, f, w)
 		}
-	}
-	if err := l.unique(); err != nil {
-		return nil, err
 	}
 	slices.SortFunc(l.loaded, func(a, b Loaded) int { return strings.Compare(a.Workflow.ID, b.Workflow.ID) })
 	slices.SortFunc(l.broken, func(a, b Broken) int { return strings.Compare(a.Path, b.Path) })
@@ -316,23 +325,29 @@ func (l *loader) catalog() (*Catalog, error) {
 		Workflows: l.loaded,
 		Broken:    l.broken,
 		Warnings:  append(l.search.warnings, l.warnings...),
-	}, nil
+	}
 }
 
 // unique refuses an id that two files use: workflows among all sources, agents
 // and workflows within a project.
 func (l *loader) unique() error {
-	type use struct{ id, file string }
-	var twice []error
-	clash := func(a, b use) {
-		twice = append(twice, fmt.Errorf("id %q is used by %s and by %s", a.id, a.file, b.file))
+	type use struct {
+		id, file, rule, where string
+		at                    spot
+	}
+	var twice Problems
+	clash := func(first, again use) {
+		twice = append(twice, Problem{
+			File: again.file, Line: again.at.line, Col: again.at.col, Rule: again.rule, Class: ClassValidation, Where: again.where,
+			What: fmt.Sprintf("id %q is used by %s too", again.id, first.file), Remedy: "give one of the two another id",
+		})
 	}
 	workflows := make(map[string]use)
 	byRoot := make(map[string]map[string]use)
 	all := slices.Clone(l.loaded)
 	slices.SortFunc(all, func(a, b Loaded) int { return cmp.Or(strings.Compare(a.Root, b.Root), strings.Compare(a.Path, b.Path)) })
 	for _, one := range all {
-		u := use{one.Workflow.ID, one.Workflow.File}
+		u := use{one.Workflow.ID, one.Workflow.File, "P14", "workflow.id", l.ids[one.Path]}
 		if first, ok := workflows[u.id]; ok {
 			clash(first, u)
 			continue
@@ -354,7 +369,7 @@ func (l *loader) unique() error {
 			if r.problems != nil {
 				continue
 			}
-			u := use{r.agent.ID, r.file}
+			u := use{r.agent.ID, r.file, "P30", "id", r.id}
 			if first, ok := ids[u.id]; ok {
 				clash(first, u)
 				continue
@@ -362,7 +377,10 @@ func (l *loader) unique() error {
 			ids[u.id] = u
 		}
 	}
-	return errors.Join(twice...)
+	if twice == nil {
+		return nil
+	}
+	return twice
 }
 
 // kindByContent tells a workflow from an agent by its top-level keys. A file of
@@ -380,11 +398,13 @@ func kindByContent(src []byte) fileKind {
 	return notOurs
 }
 
-// topLevelID finds the id of a file that may not be YAML: the first "id:" of the
-// block below the parent key, or at the left margin if parent is empty.
-func topLevelID(src []byte, parent string) string {
-	inside, indent := parent == "", 0
+// topLevelID finds the id of a file that may not be YAML, and where it stands: the
+// first "id:" of the block below the parent key, or at the left margin if parent is
+// empty.
+func topLevelID(src []byte, parent string) (id string, at spot) {
+	inside, indent, number := parent == "", 0, 0
 	for line := range bytes.Lines(src) {
+		number++
 		text := strings.TrimRight(string(line), " \t\r\n")
 		body := strings.TrimLeft(text, " ")
 		switch {
@@ -392,9 +412,9 @@ func topLevelID(src []byte, parent string) string {
 			continue
 		case !inside:
 			inside = strings.HasPrefix(text, parent+":")
-			if inside && strings.Contains(text, "{") {
-				_, after, _ := strings.Cut(text, "{")
-				return idIn(strings.Split(after, ",")[0])
+			if before, after, found := strings.Cut(text, "{"); inside && found {
+				after, _, _ = strings.Cut(after, ",")
+				return idIn(after, spot{number, len([]rune(before)) + 2})
 			}
 			indent = -1
 			continue
@@ -402,25 +422,28 @@ func topLevelID(src []byte, parent string) string {
 			indent = len(text) - len(body)
 		}
 		if indent == 0 && parent != "" {
-			return ""
+			return "", spot{}
 		}
 		if len(text)-len(body) == indent && strings.HasPrefix(body, "id:") {
-			return idIn(body)
+			return idIn(body, spot{number, indent + 1})
 		}
 	}
-	return ""
+	return "", spot{}
 }
 
-// idIn is the value of "id: value", if it is an id.
-func idIn(text string) string {
-	value, ok := strings.CutPrefix(strings.TrimSpace(text), "id:")
+// idIn is the value of "id: value" and where it stands, if it is an id; at is where
+// the text does.
+func idIn(text string, at spot) (string, spot) {
+	body := strings.TrimLeft(text, " \t")
+	value, ok := strings.CutPrefix(body, "id:")
 	if !ok {
-		return ""
+		return "", spot{}
 	}
+	at.col += len(text) - len(strings.TrimLeft(value, " \t"))
 	value, _, _ = strings.Cut(value, " #")
-	value = strings.Trim(value, " '\"}")
+	value = strings.Trim(strings.TrimSpace(value), " '\"}")
 	if !isKebab(value) || len(value) > maxIDBytes {
-		return ""
+		return "", spot{}
 	}
-	return value
+	return value, at
 }

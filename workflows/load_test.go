@@ -115,23 +115,30 @@ func TestLoadRefusesIDsUsedTwice(t *testing.T) {
 		{
 			"two workflows",
 			map[string]string{".relavium/a.relavium.yaml": simple("heron"), ".relavium/x/b.relavium.yaml": simple("heron")},
-			`id "heron" is used by .relavium/a.relavium.yaml and by .relavium/x/b.relavium.yaml`,
+			`.relavium/x/b.relavium.yaml:3:7: workflow.id: id "heron" is used by .relavium/a.relavium.yaml too: give one of the two another id`,
 		},
 		{
 			"a workflow and an agent",
 			map[string]string{".relavium/a.relavium.yaml": simple("heron"), ".relavium/agents/b.agent.yaml": agentDoc("heron")},
-			`id "heron" is used by .relavium/a.relavium.yaml and by .relavium/agents/b.agent.yaml`,
+			`.relavium/agents/b.agent.yaml:1:5: id: id "heron" is used by .relavium/a.relavium.yaml too: give one of the two another id`,
 		},
 		{
 			"two agents",
 			map[string]string{".relavium/a.agent.yaml": agentDoc("heron"), ".relavium/b.agent.yaml": agentDoc("heron"), ".relavium/c.relavium.yaml": simple("crake")},
-			`id "heron" is used by .relavium/a.agent.yaml and by .relavium/b.agent.yaml`,
+			`.relavium/b.agent.yaml:1:5: id: id "heron" is used by .relavium/a.agent.yaml too: give one of the two another id`,
 		},
 	} {
 		base := tree(t, tt.files)
-		_, err := Load([]Source{{Dir: filepath.Join(base, ".relavium"), Root: base}}, Options{})
+		broken := filepath.Join(base, ".relavium", "broken.relavium.yaml")
+		if err := os.WriteFile(broken, []byte("schema_version: ["), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Load([]Source{{Dir: filepath.Join(base, ".relavium"), Root: base}}, Options{})
 		if err == nil || err.Error() != tt.want {
 			t.Errorf("Load(%s) = %v, want %s", tt.name, err, tt.want)
+		}
+		if c == nil || len(c.Broken) != 1 || len(c.Workflows) == 0 {
+			t.Errorf("Load(%s) = %v beside the error, want the workflows and the broken file", tt.name, c)
 		}
 		for name := range tt.files {
 			if strings.HasSuffix(name, workflowSuffix) {
@@ -332,18 +339,22 @@ func TestProjectRoot(t *testing.T) {
 
 func TestTopLevelID(t *testing.T) {
 	t.Parallel()
-	for src, want := range map[string]string{
-		"workflow:\n  id: a-b\n":                              "a-b",
-		"workflow:\n  name: x\n  id: \"a\" # why\n":           "a",
-		"workflow:\n\n  # c\n  agents:\n    - id: x\n  id: w": "w",
-		"workflow:\n  agents:\n    - id: x\nid: y\n":          "",
-		"workflow: { id: broken, nodes: [ }\n":                "broken",
-		"id: x\nworkflow:\n":                                  "",
-		"workflow:\n  id: Not Kebab\n":                        "",
-		"":                                                    "",
+	for _, tt := range []struct {
+		src, want string
+		at        spot
+	}{
+		{"workflow:\n  id: a-b\n", "a-b", spot{2, 7}},
+		{"workflow:\n  name: x\n  id:  \"a\" # why\n", "a", spot{3, 8}},
+		{"workflow:\n\n  # c\n  agents:\n    - id: x\n  id: w", "w", spot{6, 7}},
+		{"workflow:\n  agents:\n    - id: x\nid: y\n", "", spot{}},
+		{"workflow: { id: broken, nodes: [ }\n", "broken", spot{1, 17}},
+		{"workflow: {id: broken}\n", "broken", spot{1, 16}},
+		{"id: x\nworkflow:\n", "", spot{}},
+		{"workflow:\n  id: Not Kebab\n", "", spot{}},
+		{"", "", spot{}},
 	} {
-		if got := topLevelID([]byte(src), "workflow"); got != want {
-			t.Errorf("topLevelID(%q) = %q, want %q", src, got, want)
+		if got, at := topLevelID([]byte(tt.src), "workflow"); got != tt.want || at != tt.at {
+			t.Errorf("topLevelID(%q) = %q at %v, want %q at %v", tt.src, got, at, tt.want, tt.at)
 		}
 	}
 }

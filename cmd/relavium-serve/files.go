@@ -128,7 +128,8 @@ func (at *site) check(path string) (found []finding, files int, err error) {
 
 func (at *site) checkFolder(folder string) (found []finding, files int, err error) {
 	catalog, err := workflows.Load([]workflows.Source{{Dir: folder, Root: folder}}, at.loaderOptions())
-	if err != nil {
+	twice, several := errors.AsType[workflows.Problems](err)
+	if err != nil && !several {
 		return nil, 0, &fault{code: exitFault, err: err}
 	}
 	paths := make(map[string]string) // by name in messages
@@ -139,6 +140,9 @@ func (at *site) checkFolder(folder string) (found []finding, files int, err erro
 	for _, loaded := range catalog.Workflows {
 		paths[loaded.Workflow.File] = loaded.Path
 		late = append(late, checkExpressions(at.shown(loaded.Path, loaded.Workflow.File), loaded.Workflow)...)
+	}
+	for i := range twice {
+		found = append(found, at.findings(paths[twice[i].File], twice[i:i+1])...)
 	}
 	for i := range catalog.Warnings {
 		warning := catalog.Warnings[i : i+1]
