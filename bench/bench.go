@@ -84,7 +84,7 @@ func (b *bench) measure(ctx context.Context) error {
 
 func (b *bench) all(ctx context.Context, dir string) error {
 	journal3, journal20 := journal(3), journal(20)
-	systems := []system{journal3, bare(), pure(), transform(), journal20, effects(), fullCommit(), gate(warm + b.runs)}
+	systems := []system{journal3, bare(), pure(), transform(), journal20, bareSteps(), effects(), fullCommit(), gate(warm + b.runs)}
 	results, err := b.turns(ctx, dir, systems)
 	if err != nil {
 		return err
@@ -117,6 +117,7 @@ func (b *bench) all(ctx context.Context, dir string) error {
 		iPure
 		iTransform
 		iJournal20
+		iSteps
 		iEffects
 		iFull
 		iGate
@@ -130,6 +131,7 @@ func (b *bench) all(ctx context.Context, dir string) error {
 		{"3 nodes without an expression against a bare run, p50", "x", ratio(iPure, iBare), 2, false},
 		{"the same, throughput", "x", results[iPure].rate / results[iBare].rate, 0.5, true},
 		{"20 nodes with 16 recorded effects against a journal, p50", "x", ratio(iEffects, iJournal20), 5, false},
+		{"the same against DBOS's own sixteen steps, p50", "x", ratio(iEffects, iSteps), 2, false},
 		{
 			"answer to next node against a FULL commit and a bare run, p50", "x",
 			float64(results[iGate].p50) / float64(results[iFull].p50+results[iBare].p50), 3, false,

@@ -81,8 +81,54 @@ func unrecorded(db *sql.DB) func(context.Context) (int, error) {
 // bare is a durable segment that does nothing: what DBOS costs with our pools and
 // our statement cache.
 func bare() system {
+	return segment("bare DBOS run, no step", func(*durable.Segment) error { return nil })
+}
+
+// bareSteps is sixteen steps that do nothing, in four chains of four: what DBOS costs
+// where the engine records sixteen effects.
+func bareSteps() system {
+	return segment("bare DBOS run, 16 steps", func(s *durable.Segment) error {
+		var last []<-chan durable.Step
+		for range 4 {
+			before := make(chan struct{})
+			close(before)
+			for step := range 4 {
+				start, end := before, make(chan struct{})
+				out, err := s.Go(fmt.Sprintf("s%d", step), func(ctx context.Context) (string, error) {
+					select {
+					case <-start:
+						return "{}", nil
+					case <-ctx.Done():
+						return "", context.Cause(ctx)
+					}
+				})
+				if err != nil {
+					return err
+				}
+				if step == 3 {
+					last = append(last, out)
+					break
+				}
+				go func() { // it ends with the step
+					<-out
+					close(end)
+				}()
+				before = end
+			}
+		}
+		for _, out := range last {
+			if step := <-out; step.Err != nil {
+				return step.Err
+			}
+		}
+		return nil
+	})
+}
+
+// segment is a durable segment that runs body.
+func segment(name string, body func(*durable.Segment) error) system {
 	return system{
-		name: "bare DBOS run, no step", recorded: true,
+		name: name, recorded: true,
 		open: func(ctx context.Context, dir string) (*opened, error) {
 			file, err := durable.OpenFile(ctx, filepath.Join(dir, "bare.db"), false, quiet())
 			if err != nil {
@@ -94,8 +140,8 @@ func bare() system {
 				mu.Lock()
 				done := ran[s.Run]
 				mu.Unlock()
-				close(done)
-				return nil
+				defer close(done)
+				return body(s)
 			}, quiet())
 			if err != nil {
 				return nil, errors.Join(err, file.Close())
