@@ -3,6 +3,8 @@ package main
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,19 +85,17 @@ func (at *site) find(name string, folders []string) (workflows.Loaded, error) {
 	if err != nil {
 		return workflows.Loaded{}, err
 	}
-	var ids []string
 	for _, loaded := range catalog.Workflows {
 		if loaded.Workflow.ID == name {
 			return loaded, nil
 		}
-		ids = append(ids, loaded.Workflow.ID)
 	}
 	for _, broken := range catalog.Broken {
 		if broken.ID == name {
 			return workflows.Loaded{}, &fault{code: exitFault, err: broken.Problems}
 		}
 	}
-	return workflows.Loaded{}, notLoaded(name, ids, at.root == "" && len(folders) == 0)
+	return workflows.Loaded{}, at.notLoaded(name, catalog, folders)
 }
 
 func (at *site) findFile(path string) (workflows.Loaded, error) {
@@ -113,15 +113,26 @@ func (at *site) findFile(path string) (workflows.Loaded, error) {
 	return loaded, nil
 }
 
-// notLoaded says that no workflow has the id, and what to do.
-func notLoaded(id string, ids []string, nowhere bool) error {
+// notLoaded says that no workflow has the id, what is wrong with the files that
+// may be it, and what to do.
+func (at *site) notLoaded(id string, catalog *workflows.Catalog, folders []string) *fault {
+	faults := []error{fmt.Errorf("no workflow %q is loaded", id)}
+	for _, b := range catalog.Broken {
+		if b.ID == "" && !strings.HasSuffix(b.Path, ".agent.yaml") {
+			faults = append(faults, b.Problems)
+		}
+	}
+	ids := make([]string, len(catalog.Workflows))
+	for i := range catalog.Workflows {
+		ids[i] = catalog.Workflows[i].Workflow.ID
+	}
 	hint := "keep workflows in .relavium/ of the project, or name their folder with --workflows DIR"
 	if near := closest(id, ids); near != "" {
 		hint = "did you mean " + near + "?"
-	} else if !nowhere && len(ids) > 0 {
+	} else if len(ids) > 0 && (at.root != "" || len(folders) > 0) {
 		hint = "loaded are: " + strings.Join(ids[:min(len(ids), 20)], ", ")
 	}
-	return invalid(hint, "no workflow %q is loaded", id)
+	return &fault{code: exitFault, err: errors.Join(faults...), hint: hint}
 }
 
 // secretsSupplied refuses a workflow whose required secret inputs no variable

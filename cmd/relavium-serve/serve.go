@@ -239,6 +239,7 @@ func (at *site) publishList(catalog *workflows.Catalog, byID map[string]*workflo
 	}
 	var ids []string
 	var faults []error
+	hint := "correct it, or take it off the publish list"
 	seen := make(map[string]bool)
 	for _, id := range at.Serve.Publish {
 		switch {
@@ -250,12 +251,13 @@ func (at *site) publishList(catalog *workflows.Catalog, byID map[string]*workflo
 		case broken[id] != nil:
 			faults = append(faults, broken[id])
 		default:
-			return nil, notLoaded(id, slices.Sorted(maps.Keys(byID)), at.root == "" && len(folders) == 0)
+			missing := at.notLoaded(id, catalog, folders)
+			faults, hint = append(faults, missing.err), missing.hint
 		}
 		seen[id] = true
 	}
 	if len(faults) > 0 {
-		return nil, &fault{code: exitFault, err: errors.Join(faults...), hint: "correct it, or take it off the publish list"}
+		return nil, &fault{code: exitFault, err: errors.Join(faults...), hint: hint}
 	}
 	if seen[everyMCPCall] {
 		for i := range catalog.Workflows {
