@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/gates/console"
+)
+
+const (
+	consoleListen = "127.0.0.1:7412"
+	consolePrefix = "/console" // beside /mcp
+)
+
+func (a *app) consoleCommand() *cobra.Command {
+	var listen string
+	var login bool
+	cmd := &cobra.Command{
+		Use:   "console",
+		Short: "Serve the web page where gates are decided and runs are looked at",
+		Long: "Serve the web page where a person decides the gates that wait and looks at runs.\n\n" +
+			"The console executes nothing. It needs a token to log in: on a terminal a start makes a new\n" +
+			"one and shows it once; --login does the same without serving, also while a console runs.",
+		Example: "  relavium-serve console\n  relavium-serve console --listen 127.0.0.1:8080\n  relavium-serve console --login",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			at, err := a.open(slog.LevelInfo)
+			if err != nil {
+				return err
+			}
+			if login {
+				if cmd.Flags().Changed("listen") {
+					return invalid("relavium-serve console --login", "--login serves nothing, so --listen has no meaning with it")
+				}
+				return a.newToken(at, "")
+			}
+			return a.console(cmd.Context(), at, listen)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&listen, "listen", consoleListen, "loopback address to serve on")
+	flags.BoolVar(&login, "login", false, "make a new token, show it and end; needs a terminal")
+	return cmd
+}
+
+// newToken makes a new start token and shows it, on a terminal only: what a
+// program reads from a pipe may be what a model reads.
+func (a *app) newToken(at *site, base string) error {
+	if !isTerminal(a.stdout) {
+		return invalid("run relavium-serve console --login in a terminal", "the console's token is shown on a terminal only, and the standard output is none")
+	}
+	if _, err := prepareHome(at.place); err != nil {
+		return err
+	}
+	token, err := console.StartToken{Home: at.home}.Renew()
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	if base == "" {
+		base, _ = console.Address(at.home)
+	}
+	if base != "" {
+		fmt.Fprintf(&b, "console  %s\n", base)
+	}
+	fmt.Fprintf(&b, "token    %s\n", token)
+	b.WriteString("It is shown this once and replaces the one before. Whoever has it decides gates in your name.\n")
+	_, err = io.WriteString(a.stdout, b.String())
+	return err
+}
+
+func (a *app) console(ctx context.Context, at *site, listen string) error {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return invalid("", "--listen: expected HOST:PORT, such as %s", consoleListen)
+	}
+	if !loopbackHost(host) {
+		return consoleOpen()
+	}
+	return a.withStore(ctx, at, func(eng *engine.Engine) error {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
+		if err != nil {
+			return &fault{code: exitFailed, err: fmt.Errorf("listen: %w", err), hint: "another program has the address: choose one with --listen 127.0.0.1:PORT"}
+		}
+		defer func() { _ = l.Close() }()
+		if bound, ok := l.Addr().(*net.TCPAddr); !ok || !bound.IP.IsLoopback() {
+			return consoleOpen()
+		}
+		return a.serveConsole(ctx, at, eng, l)
+	})
+}
+
+func consoleOpen() error {
+	return invalid("listen on 127.0.0.1 or [::1]; over a network reach it through a tunnel, such as ssh -L 7412:127.0.0.1:7412",
+		"--listen: the console is for this machine only, and the address is not loopback")
+}
+
+// serveConsole answers on l until ctx ends, and lets servers of the home know
+// the address while it does.
+func (a *app) serveConsole(ctx context.Context, at *site, eng *engine.Engine, l net.Listener) error {
+	page, err := a.consoleOf(at, eng, "")
+	if err != nil {
+		return err
+	}
+	base := "http://" + l.Addr().String()
+	withdraw, err := console.Announce(ctx, at.home, base)
+	if running, ok := errors.AsType[*console.RunningError](err); ok {
+		return &fault{code: exitFault, err: running, hint: "open that one, or end it first"}
+	}
+	if err != nil {
+		return err
+	}
+	defer withdraw()
+	if isTerminal(a.stdout) {
+		if err := a.newToken(at, base); err != nil {
+			return err
+		}
+	}
+	at.log.InfoContext(ctx, "console is listening", "url", base)
+	if !isTerminal(a.stdout) {
+		sayToken(ctx, at)
+	}
+	return page.Serve(ctx, l)
+}
+
+// sayToken tells where the token is to be had when it cannot be shown.
+func sayToken(ctx context.Context, at *site) {
+	if (console.StartToken{Home: at.home}).Exists() {
+		at.log.InfoContext(ctx, "log in with the token of the last relavium-serve console --login, or make a new one on a terminal")
+		return
+	}
+	at.log.WarnContext(ctx, "nobody can log in to the console yet: make a token with relavium-serve console --login on a terminal")
+}
+
+// consoleOf makes the console of the home's store, to be served below prefix.
+func (a *app) consoleOf(at *site, eng *engine.Engine, prefix string) (*console.Console, error) {
+	return console.New(console.Options{
+		Engine: eng,
+		Login:  console.StartToken{Home: at.home},
+		Logger: at.log,
+		Prefix: prefix,
+		Refused: func(_ context.Context, r *engine.Run, by engine.Principal) error {
+			own, err := a.siteOf(at, r)
+			if err != nil {
+				return err
+			}
+			requester := r.Principal
+			if by != requester {
+				requester = "" // somebody else decides
+			}
+			return decisionRefused(own.settings, r.Workflow, requester, engine.ViaConsole)
+		},
+	})
+}

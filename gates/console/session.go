@@ -1,0 +1,263 @@
+package console
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/relavium/relavium-serve/engine"
+)
+
+// Bounds of who is logged in and of who tries to.
+const (
+	sessionLife = 12 * time.Hour
+	maxSessions = 256
+	maxTries    = 5
+	triesWithin = 10 * time.Second
+	maxSecret   = 512 // bytes of what is typed as a token
+)
+
+// A session is one browser that somebody logged in with.
+type session struct {
+	who  engine.Principal
+	form string // every form of this session carries it
+	ends time.Time
+}
+
+// Sessions are the logged-in browsers, in memory: they end with the process.
+type sessions struct {
+	now func() time.Time
+	key [32]byte // of the login form's token
+
+	mu   sync.Mutex
+	byID map[[32]byte]*session // by the digest of the cookie
+}
+
+func newSessions(now func() time.Time) *sessions {
+	s := &sessions{now: now, byID: make(map[[32]byte]*session)}
+	_, _ = rand.Read(s.key[:]) // never fails
+	return s
+}
+
+// begin makes a session and returns the value of its cookie.
+func (s *sessions) begin(who engine.Principal) string {
+	cookie := rand.Text() + rand.Text()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	var oldest [32]byte
+	var first time.Time
+	for id, one := range s.byID {
+		switch {
+		case !now.Before(one.ends):
+			delete(s.byID, id)
+		case first.IsZero() || one.ends.Before(first):
+			oldest, first = id, one.ends
+		}
+	}
+	if len(s.byID) >= maxSessions {
+		delete(s.byID, oldest)
+	}
+	s.byID[sha256.Sum256([]byte(cookie))] = &session{who: who, form: rand.Text(), ends: now.Add(sessionLife)}
+	return cookie
+}
+
+// find returns the session of a cookie, or nil.
+func (s *sessions) find(cookie string) *session {
+	if cookie == "" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.byID[sha256.Sum256([]byte(cookie))]
+	if one == nil || !s.now().Before(one.ends) {
+		return nil
+	}
+	return one
+}
+
+func (s *sessions) end(cookie string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byID, sha256.Sum256([]byte(cookie)))
+}
+
+// seal is the form token that goes with the cookie of a browser not logged in.
+func (s *sessions) seal(cookie string) string {
+	mac := hmac.New(sha256.New, s.key[:])
+	_, _ = mac.Write([]byte(cookie)) // never fails
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+
+// Tries bounds how often anybody may try to log in.
+type tries struct {
+	now func() time.Time
+
+	mu   sync.Mutex
+	last []time.Time
+}
+
+func (t *tries) allowed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	for len(t.last) > 0 && now.Sub(t.last[0]) >= triesWithin {
+		t.last = t.last[1:]
+	}
+	if len(t.last) >= maxTries {
+		return false
+	}
+	t.last = append(t.last, now)
+	return true
+}
+
+// cookieName has the port in it, since cookies do not part ports (RFC 6265 8.5).
+func cookieName(r *http.Request) string {
+	_, port, err := net.SplitHostPort(r.Host)
+	if err != nil || port == "" {
+		port = "80"
+	}
+	return "relavium_" + port
+}
+
+func cookieValue(r *http.Request, name string) string {
+	if cookie, err := r.Cookie(name); err == nil {
+		return cookie.Value
+	}
+	return ""
+}
+
+// setCookie sets one of the console's cookies; an empty value removes it.
+func (c *Console) setCookie(w http.ResponseWriter, r *http.Request, name, value string, life time.Duration) {
+	cookie := &http.Cookie{
+		Name: name, Value: value, Path: cmp.Or(c.opt.Prefix, "/"), MaxAge: int(life / time.Second),
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
+	}
+	if value == "" {
+		cookie.MaxAge = -1
+	}
+	http.SetCookie(w, cookie)
+}
+
+// A page is a request of somebody who is logged in.
+type pageFunc func(w http.ResponseWriter, r *http.Request, s *session)
+
+// known admits requests with a session; a form needs its token besides.
+func (c *Console) known(next pageFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s := c.sessions.find(cookieValue(r, cookieName(r)))
+		if s == nil {
+			c.askLogin(w, r)
+			return
+		}
+		if r.Method == http.MethodPost {
+			r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+			if err := r.ParseForm(); err != nil {
+				c.fail(w, r, http.StatusBadRequest, "The form cannot be read", "It may be too long. Go back and send it again.")
+				return
+			}
+			if !same(r.PostForm.Get("form"), s.form) {
+				c.fail(w, r, http.StatusForbidden, "This form is not current", "Go back, load the page anew and send it again.")
+				return
+			}
+		}
+		next(w, r, s)
+	}
+}
+
+// askLogin sends a browser to the login page, and from there back.
+func (c *Console) askLogin(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet || strings.HasSuffix(r.URL.Path, "/live") {
+		c.fail(w, r, http.StatusUnauthorized, "You are not logged in", "Log in and try again.")
+		return
+	}
+	to := c.opt.Prefix + "/login"
+	if next := r.URL.RequestURI(); c.local(next) != c.opt.Prefix+"/" {
+		to += "?next=" + url.QueryEscape(next)
+	}
+	http.Redirect(w, r, to, http.StatusSeeOther)
+}
+
+// local keeps a redirection on this console: anything else becomes its first page.
+func (c *Console) local(to string) string {
+	first := c.opt.Prefix + "/"
+	u, err := url.Parse(to)
+	if err != nil || u.IsAbs() || u.Host != "" || u.User != nil || len(to) > 2048 || strings.ContainsAny(to, "\\\r\n\t") ||
+		!strings.HasPrefix(to, first) || strings.HasPrefix(to, "//") {
+		return first
+	}
+	return to
+}
+
+type loginView struct {
+	Next   string
+	Failed string
+}
+
+func (c *Console) loginPage(w http.ResponseWriter, r *http.Request) {
+	if c.sessions.find(cookieValue(r, cookieName(r))) != nil {
+		http.Redirect(w, r, c.local(r.URL.Query().Get("next")), http.StatusSeeOther)
+		return
+	}
+	c.showLogin(w, r, http.StatusOK, r.URL.Query().Get("next"), "")
+}
+
+func (c *Console) showLogin(w http.ResponseWriter, r *http.Request, status int, next, failed string) {
+	name := cookieName(r) + "_login"
+	cookie := cookieValue(r, name)
+	if len(cookie) != 26 {
+		cookie = rand.Text()
+		c.setCookie(w, r, name, cookie, time.Hour)
+	}
+	c.show(w, r, status, "login", page{Title: "Log in", Form: c.sessions.seal(cookie), View: loginView{Next: c.local(next), Failed: failed}})
+}
+
+func (c *Console) login(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
+	if err := r.ParseForm(); err != nil {
+		c.fail(w, r, http.StatusBadRequest, "The form cannot be read", "Go back and send it again.")
+		return
+	}
+	next, secret := r.PostForm.Get("next"), strings.TrimSpace(r.PostForm.Get("token"))
+	name := cookieName(r) + "_login"
+	cookie := cookieValue(r, name)
+	if cookie == "" || !same(r.PostForm.Get("form"), c.sessions.seal(cookie)) {
+		c.showLogin(w, r, http.StatusForbidden, next, "The page was out of date. Please try again.")
+		return
+	}
+	if !c.tries.allowed() {
+		w.Header().Set("Retry-After", "10")
+		c.showLogin(w, r, http.StatusTooManyRequests, next, "Too many attempts. Wait ten seconds and try again.")
+		return
+	}
+	who, ok := engine.Principal(""), false
+	if secret != "" && len(secret) <= maxSecret {
+		who, ok = c.opt.Login.Admit(r.Context(), secret)
+	}
+	if !ok {
+		c.log.WarnContext(r.Context(), "console: a login was refused")
+		c.showLogin(w, r, http.StatusUnauthorized, next, "That is not the token. A newer one may have replaced it.")
+		return
+	}
+	c.setCookie(w, r, name, "", 0)
+	c.setCookie(w, r, cookieName(r), c.sessions.begin(who), sessionLife)
+	http.Redirect(w, r, c.local(next), http.StatusSeeOther)
+}
+
+func (c *Console) logout(w http.ResponseWriter, r *http.Request, _ *session) {
+	name := cookieName(r)
+	c.sessions.end(cookieValue(r, name))
+	c.setCookie(w, r, name, "", 0)
+	http.Redirect(w, r, c.opt.Prefix+"/login", http.StatusSeeOther)
+}
