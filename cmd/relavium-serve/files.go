@@ -22,7 +22,7 @@ func (a *app) validateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "validate PATH...",
 		Short:   "Check workflow and agent files and report every problem",
-		Example: "  relavium-serve validate .relavium examples/workflows/deploy.relavium.yaml",
+		Example: "  relavium-serve validate examples/workflows",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, paths []string) error {
 			return a.validate(paths, asJSON)
@@ -250,7 +250,7 @@ func (a *app) graphCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "graph ID|PATH",
 		Short:   "Draw a workflow as a Mermaid flowchart",
-		Example: "  relavium-serve graph .relavium/deploy.relavium.yaml > deploy.mmd",
+		Example: "  relavium-serve graph examples/workflows/deploy.relavium.yaml > deploy.mmd",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			at, err := a.open(slog.LevelWarn)

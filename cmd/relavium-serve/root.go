@@ -44,7 +44,7 @@ func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "relavium-serve",
 		Short:         "Publish workflow files as MCP tools and run them durably",
-		Example:       "  relavium-serve serve --workflows examples/workflows --publish release-notes\n  relavium-serve run release-notes --input version=1.4.0",
+		Example:       "  relavium-serve serve --workflows examples/workflows --publish release-notes\n  relavium-serve run release-notes --workflows examples/workflows --input version=1.4.0",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,

@@ -26,8 +26,8 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run ID|PATH | run --resume RUN",
 		Short: "Run one workflow here, live",
-		Example: "  relavium-serve run release-notes --input version=1.4.0\n" +
-			"  relavium-serve run deploy.relavium.yaml --json\n" +
+		Example: "  relavium-serve run release-notes --workflows examples/workflows --input version=1.4.0\n" +
+			"  relavium-serve run examples/workflows/deploy.relavium.yaml --input version=1.4.0 --json\n" +
 			"  relavium-serve run --resume 3f0c5d1e-8f7a-4a55-9d0e-7c1b2a3d4e5f",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -43,7 +43,7 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "serve",
 		Short:   "Serve the published workflows as MCP tools over stdio or HTTP",
-		Example: "  relavium-serve serve --publish review-diff\n  relavium-serve serve --workflows examples/workflows --publish @mcp_call",
+		Example: "  relavium-serve serve --workflows examples/workflows --publish review-diff\n  relavium-serve serve --workflows examples/workflows --publish @mcp_call",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at, err := a.open(slog.LevelInfo)
@@ -162,7 +162,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 		}
 	}
 	if overHTTP {
-		return closeStore(ctx, store.eng, a.serveHTTP(ctx, at, server, listener, overOptions))
+		return closeStore(ctx, store.eng, a.serveHTTP(ctx, at, store.eng, server, listener, overOptions))
 	}
 	if isTerminal(a.stdin) {
 		at.log.InfoContext(ctx, "an MCP client is expected on the standard input; Ctrl-D ends the server")
