@@ -162,7 +162,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 		}
 	}
 	if overHTTP {
-		return closeStore(ctx, store.eng, a.serveHTTP(ctx, at, store.eng, server, listener, overOptions))
+		return closeStore(ctx, store.eng, a.serveHTTP(ctx, at, server, listener, overOptions))
 	}
 	if isTerminal(a.stdin) {
 		at.log.InfoContext(ctx, "an MCP client is expected on the standard input; Ctrl-D ends the server")
