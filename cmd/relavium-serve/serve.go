@@ -148,7 +148,11 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 			return closeStore(ctx, store.eng, err)
 		}
 	}
-	server, err := publish.New(a.publishing(at, store.eng, listed, flags))
+	options := a.publishing(at, store.eng, listed, flags)
+	if err := at.gateOptions(ctx, &options); err != nil {
+		return closeStore(ctx, store.eng, err)
+	}
+	server, err := publish.New(options)
 	if err != nil {
 		return closeStore(ctx, store.eng, &fault{code: exitFault, err: err})
 	}
@@ -286,7 +290,7 @@ func (at *site) publishable(loaded *workflows.Loaded) (publish.Workflow, error) 
 		return published, invalid("take "+w.ID+" off the publish list, or unset serve.workflow."+w.ID+".approver_not_requester",
 			"workflow %q: over stdio every call and every decision is of one principal, so with approver_not_requester nobody could decide its gates", w.ID)
 	}
-	return published, nil
+	return published, at.nameGates(&published)
 }
 
 // gated reports whether a workflow has a gate.
