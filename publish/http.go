@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/http"
 	"runtime/debug"
 	"time"
 
@@ -21,6 +22,7 @@ type HTTPOptions struct {
 	Hold          time.Duration // see transport.HTTP
 	HeaderTimeout time.Duration // see transport.HTTP
 	BodyTimeout   time.Duration // see transport.HTTP
+	Console       http.Handler  // see transport.HTTP
 }
 
 // ServeHTTPOn answers what l accepts as Streamable HTTP, for the principal
@@ -42,6 +44,7 @@ func (s *Server) ServeHTTPOn(ctx context.Context, l net.Listener, opt HTTPOption
 		HeaderTimeout: opt.HeaderTimeout,
 		BodyTimeout:   opt.BodyTimeout,
 		StopGrace:     s.opt.StopGrace,
+		Console:       opt.Console,
 	}
 	err := h.Serve(ctx, l)
 	wctx, done := context.WithTimeout(context.WithoutCancel(ctx), askedGrace)

@@ -140,13 +140,36 @@ func sayToken(ctx context.Context, at *site) {
 	at.log.WarnContext(ctx, "nobody can log in to the console yet: make a token with relavium-serve console --login on a terminal")
 }
 
-// consoleOf makes the console of the home's store, to be served below prefix.
-func (a *app) consoleOf(at *site, eng *engine.Engine, prefix string) (*console.Console, error) {
+// gatePage returns the address of a gate's page: on the console that is served
+// on l, else on one that runs beside; "" when there is none.
+func (at *site) gatePage(l net.Listener) func(gate string) string {
+	own := ""
+	if l != nil {
+		if bound, ok := l.Addr().(*net.TCPAddr); ok && bound.IP.IsLoopback() {
+			own = "http://" + bound.String() + consolePrefix
+		}
+	}
+	return func(gate string) string {
+		base := own
+		if base == "" {
+			base, _ = console.Address(at.home)
+		}
+		if base == "" {
+			return ""
+		}
+		return console.GatePage(base, gate)
+	}
+}
+
+// consoleOf makes the console of the home's store, to be served below prefix;
+// hosts are allowed besides loopback names.
+func (a *app) consoleOf(at *site, eng *engine.Engine, prefix string, hosts ...string) (*console.Console, error) {
 	return console.New(console.Options{
 		Engine: eng,
 		Login:  console.StartToken{Home: at.home},
 		Logger: at.log,
 		Prefix: prefix,
+		Hosts:  hosts,
 		Refused: func(_ context.Context, r *engine.Run, by engine.Principal) error {
 			own, err := a.siteOf(at, r)
 			if err != nil {

@@ -152,6 +152,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	if err := at.gateOptions(ctx, &options); err != nil {
 		return closeStore(ctx, store.eng, err)
 	}
+	options.Page = at.gatePage(listener)
 	server, err := publish.New(options)
 	if err != nil {
 		return closeStore(ctx, store.eng, &fault{code: exitFault, err: err})
@@ -160,13 +161,8 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 		at.log.WarnContext(ctx, "nothing is published, so no tool is listed: name workflows with --publish or [serve] publish")
 	}
 	at.log.InfoContext(ctx, "serving", "transport", flags.transports[0], "workflows", len(listed), "store", "serve.db in RELAVIUM_HOME")
-	for i := range listed {
-		if via := at.accept(listed[i].ID); gated(listed[i].Workflow) && !slices.Contains(via, engine.ViaCLI) && !slices.Contains(via, engine.ViaCLINonInteractive) {
-			at.log.WarnContext(ctx, "gates are decided on the command line only in this build, and accept leaves that out", "workflow", listed[i].ID)
-		}
-	}
 	if overHTTP {
-		return closeStore(ctx, store.eng, a.serveHTTP(ctx, at, server, listener, overOptions))
+		return closeStore(ctx, store.eng, a.serveHTTP(ctx, at, store.eng, server, listener, overOptions))
 	}
 	if isTerminal(a.stdin) {
 		at.log.InfoContext(ctx, "an MCP client is expected on the standard input; Ctrl-D ends the server")

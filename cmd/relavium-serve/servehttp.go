@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/publish"
 )
 
@@ -81,10 +82,19 @@ func loopbackHost(host string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// serveHTTP answers on l until ctx ends.
-func (a *app) serveHTTP(ctx context.Context, at *site, server *publish.Server, l net.Listener, opt publish.HTTPOptions) error {
-	at.log.InfoContext(ctx, "listening", "url", "http://"+l.Addr().String()+"/mcp")
+// serveHTTP answers on l until ctx ends. The console is beside the endpoint where
+// only this machine reaches it.
+func (a *app) serveHTTP(ctx context.Context, at *site, eng *engine.Engine, server *publish.Server, l net.Listener, opt publish.HTTPOptions) error {
+	base := "http://" + l.Addr().String()
+	at.log.InfoContext(ctx, "listening", "url", base+"/mcp")
 	if bound, ok := l.Addr().(*net.TCPAddr); ok && bound.IP.IsLoopback() {
+		page, err := a.consoleOf(at, eng, consolePrefix, opt.Hosts...)
+		if err != nil {
+			return err
+		}
+		opt.Console = page
+		at.log.InfoContext(ctx, "console is listening", "url", base+consolePrefix)
+		sayToken(ctx, at)
 		at.log.WarnContext(ctx, "without authentication every user of this machine may call")
 	} else {
 		at.log.WarnContext(ctx, "without authentication everybody who reaches this address may call", "hosts", strings.Join(opt.Hosts, ", "))

@@ -44,7 +44,8 @@ type Options struct {
 	// Prefix is the path below which the console is served, such as "/console";
 	// "" means the root.
 	Prefix string
-	// Hosts are allowed in Host besides loopback names: a name with any port.
+	// Hosts are allowed in Host besides loopback names: a name with any port, or
+	// name:port.
 	Hosts []string
 	// Refused says why gates of the run are not decided by the principal through
 	// the console; nil, or a nil function, allows it. The text is shown.
@@ -184,7 +185,7 @@ func (c *Console) host(value string) bool {
 	if a, err := netip.ParseAddr(name); err == nil && a.Zone() == "" && a.IsLoopback() {
 		return true
 	}
-	return slices.ContainsFunc(c.opt.Hosts, func(h string) bool { return strings.EqualFold(h, name) })
+	return slices.ContainsFunc(c.opt.Hosts, func(h string) bool { return strings.EqualFold(h, name) || strings.EqualFold(h, value) })
 }
 
 // ownOrigin reports whether the browser says that the request comes from a page

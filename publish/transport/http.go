@@ -46,6 +46,9 @@ type HTTP struct {
 	Ready     func(ctx context.Context) error
 	Principal string
 	Logger    *slog.Logger
+	// Console answers at /console and below; nil means that nothing does. It
+	// bounds the writing of its answers by itself.
+	Console http.Handler
 
 	// Hosts are allowed in Host besides loopback names: a name with any port, or
 	// name:port. Origins are allowed in Origin besides loopback ones, and are
@@ -143,6 +146,11 @@ func (e *endpoint) routes() http.Handler {
 		r.Post(path, e.counted(e.post))
 		r.Get(path, e.counted(e.get))
 		r.Delete(path, e.counted(e.delete))
+	}
+	if e.http.Console != nil {
+		page := e.counted(e.http.Console.ServeHTTP)
+		r.Handle("/console", page)
+		r.Handle("/console/*", page)
 	}
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
 		r.Method(method, "/healthz", plain(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") }))
