@@ -131,7 +131,7 @@ func (s *screen) start(ctx context.Context, project string, args ...string) (std
 
 func gatedProject(t *testing.T) string {
 	t.Helper()
-	return projectOf(t, `schema_version: '1.0'
+	return projectWith(t, `schema_version: '1.0'
 workflow:
   id: ship
   nodes:
@@ -142,19 +142,6 @@ workflow:
     - {id: out, type: output}
   edges: [{from: in, to: ask}, {from: ask, to: why}, {from: ask, to: t}, {from: why, to: t}, {from: t, to: out}]
 `)
-}
-
-// projectOf is a project with one workflow, ship.
-func projectOf(t *testing.T, text string) string {
-	t.Helper()
-	project := filepath.Join(t.TempDir(), "p")
-	if err := os.MkdirAll(filepath.Join(project, ".relavium"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(project, ".relavium", "ship.relavium.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return project
 }
 
 // A person answers two gates of a live run; a wrong id and an empty line decide nothing.
@@ -221,7 +208,7 @@ workflow:
 			if err := unix.IoctlSetWinsize(int(s.slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: tt.rows, Col: 60}); err != nil {
 				t.Fatal(err)
 			}
-			_, code := s.start(t.Context(), projectOf(t, two), "run", "ship")
+			_, code := s.start(t.Context(), projectWith(t, two), "run", "ship")
 			first, at := s.await(`gate (ga|gb) of ship waits`, 0)
 			second := map[string]string{"ga": "gb", "gb": "ga"}[first]
 			for _, gate := range []string{first, second} {

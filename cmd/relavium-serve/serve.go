@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os/signal"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -118,6 +120,9 @@ func unbuiltServing(cmd *cobra.Command, at *site, flags *serveFlags) error {
 }
 
 func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
+	// A client that closes its end of the standard output ends the server like the
+	// end of the input, not by a signal.
+	signal.Ignore(syscall.SIGPIPE)
 	overHTTP := slices.Contains(flags.transports, "http")
 	var listener net.Listener
 	var overOptions publish.HTTPOptions

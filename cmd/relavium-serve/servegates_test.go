@@ -15,6 +15,25 @@ import (
 	"github.com/relavium/relavium-serve/gates"
 )
 
+// projectWith is a project with one workflow, ship, in a folder where the home may
+// be made.
+func projectWith(t *testing.T, workflow string) string {
+	t.Helper()
+	project := filepath.Join(t.TempDir(), "p")
+	writeFile(t, filepath.Join(project, ".relavium", "ship.relavium.yaml"), workflow)
+	return project
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A peer is a client at a server that this process runs.
 type peer struct {
 	t     *testing.T
@@ -28,19 +47,9 @@ type peer struct {
 // configuration of the user.
 func peerOf(t *testing.T, workflow, config string) (p *peer, home string) {
 	t.Helper()
-	project := filepath.Join(t.TempDir(), "p")
+	project := projectWith(t, workflow)
 	home = filepath.Join(filepath.Dir(project), "home")
-	for path, text := range map[string]string{
-		filepath.Join(project, ".relavium", "ship.relavium.yaml"): workflow,
-		filepath.Join(home, "config.toml"):                        config,
-	} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	writeFile(t, filepath.Join(home, "config.toml"), config)
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	p = &peer{t: t, in: inW, lines: bufio.NewScanner(outR), code: make(chan int, 1), diag: new(bytes.Buffer)}
