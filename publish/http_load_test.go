@@ -60,7 +60,7 @@ func TestHTTPManyCalls(t *testing.T) {
 	t.Parallel()
 	s, _, _ := newServer(t, func(o *publish.Options) { o.Heartbeat = time.Hour }, chain(t, "chain", 4))
 	at := listen(t, s, publish.HTTPOptions{})
-	calls := scaled(640, 10_000)
+	calls := scaled(320, 10_000)
 
 	// What one call is told, as the measure for all.
 	told := func(a answer, token string) (list []string, fault string) {

@@ -3,6 +3,7 @@ package publish_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,9 +29,11 @@ type site struct {
 
 func (s *site) url() string { return "http://" + s.addr + "/mcp" }
 
-// listen serves until the test ends.
+// listen serves until the test ends. Answers that are no stream by themselves
+// do not become one on a slow machine, unless the test says when.
 func listen(tb testing.TB, s *publish.Server, opt publish.HTTPOptions) *site {
 	tb.Helper()
+	opt.Hold = cmp.Or(opt.Hold, 10*time.Second)
 	l, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)

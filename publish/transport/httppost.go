@@ -241,7 +241,8 @@ func requestContext(base context.Context, hangup error) (context.Context, contex
 // stream is the answer of one POST.
 func (e *endpoint) stream(w http.ResponseWriter, events bool, f forms) *stream {
 	st := &stream{w: w, flush: http.NewResponseController(w), events: events, onlyEvent: !f.json}
-	st.keep(cmp.Or(e.http.Hold, DefaultHold), cmp.Or(e.http.Heartbeat, DefaultHeartbeat))
+	beat := cmp.Or(e.http.Heartbeat, DefaultHeartbeat)
+	st.keep(min(cmp.Or(e.http.Hold, DefaultHold), beat), beat)
 	return st
 }
 
