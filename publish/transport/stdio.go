@@ -49,12 +49,6 @@ type Stdio struct {
 // may answer for EOFGrace and are then ended with ErrClosed. When ctx ends they
 // are ended at once with ErrStopping and may answer for StopGrace. All of these
 // are a regular end: Serve returns nil. A read of in that is under way when ctx
-// ends is left behind; it ends when the caller closes in or the process ends.
-// Serve reads messages from in until it ends or ctx does, and writes answers to
-// out and nothing else. At the end of in, or when out fails, requests in flight
-// may answer for EOFGrace and are then ended with ErrClosed. When ctx ends they
-// are ended at once with ErrStopping and may answer for StopGrace. All of these
-// are a regular end: Serve returns nil. A read of in that is under way when ctx
 // ends, and a write that the client does not take, are left behind; they end
 // when the caller closes the streams or the process ends.
 func (s *Stdio) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
