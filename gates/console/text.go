@@ -25,13 +25,10 @@ const (
 func clean(s string, limit int) string {
 	cut := len(s) > limit
 	if cut {
+		for limit > 0 && !utf8.RuneStart(s[limit]) {
+			limit--
+		}
 		s = s[:limit]
-		for len(s) > 0 && !utf8.RuneStart(s[len(s)-1]) {
-			s = s[:len(s)-1]
-		}
-		if r, size := utf8.DecodeLastRuneInString(s); r == utf8.RuneError && size == 1 {
-			s = s[:len(s)-1]
-		}
 	}
 	s = strings.Map(func(r rune) rune {
 		switch {
