@@ -38,15 +38,19 @@ func TestSuite(t *testing.T) {
 		{"2025-03-26", []string{"--suite", "all", "--spec-version", "2025-03-26"}, []string{"server-session-lifecycle"}},
 		{"2025-06-18", []string{"--suite", "all", "--spec-version", "2025-06-18"}, []string{
 			"server-initialize", "ping", "tools-list", "tools-call-simple-text", "tools-call-error", "tools-call-with-progress",
-			"resources-list", "server-session-lifecycle",
+			"tools-call-elicitation", "resources-list", "server-session-lifecycle",
 		}},
 		{"2025-11-25", []string{"--requirements", "2025-11-25"}, []string{
 			"server-initialize", "ping", "tools-list", "tools-call-simple-text", "tools-call-error", "tools-call-with-progress",
-			"server-sse-multiple-streams", "resources-list", "dns-rebinding-protection", "server-session-lifecycle",
+			"tools-call-elicitation", "server-sse-multiple-streams", "resources-list", "dns-rebinding-protection",
+			"server-session-lifecycle",
 		}},
 		{"2026-07-28", []string{"--requirements", "2026-07-28"}, []string{
 			"tools-list", "tools-call-simple-text", "tools-call-error", "tools-call-with-progress", "server-sse-multiple-streams",
-			"resources-list", "dns-rebinding-protection", "http-header-validation", "input-required-result-unsupported-methods",
+			"resources-list", "sep-2164-resource-not-found", "dns-rebinding-protection", "http-header-validation",
+			"input-required-result-basic-elicitation", "input-required-result-request-state", "input-required-result-multi-round",
+			"input-required-result-missing-input-response", "input-required-result-result-type",
+			"input-required-result-unsupported-methods", "input-required-result-tampered-state", "input-required-result-validate-input",
 		}},
 	}
 	for _, set := range sets {
