@@ -132,6 +132,7 @@ type Call struct {
 	open   []engine.Gate   // that wait and may be asked about, oldest first
 	again  map[string]bool // asked once more after an invalid answer
 	asking *question       // of 2025
+	taken  []*question     // back, as the client is being told
 	only   bool            // nothing but the open gates is left of the run
 	shut   bool            // the client is not asked any more by this call
 	over   bool
@@ -196,6 +197,7 @@ func (c *Call) closed(ctx context.Context, gate string) {
 	c.only = false
 	if q := c.asking; q != nil && q.form.gate.ID == gate {
 		q.cancel(errClosed)
+		c.taken = append(c.taken, q)
 		c.asking = nil
 		c.next(ctx)
 	}

@@ -17,6 +17,10 @@ import (
 // its gate is still open.
 const watchEvery = 500 * time.Millisecond
 
+// endPatience bounds how long the end of a call waits for a client to be told
+// that its question is taken back.
+const endPatience = time.Second
+
 // Why a question is taken back. The client is told the reason.
 var (
 	errClosed = errors.New("the gate was decided elsewhere")
@@ -30,6 +34,7 @@ type question struct {
 	call   *Call // that asked: its client, policy and run
 	form   form
 	cancel context.CancelCauseFunc
+	done   chan struct{} // closed when nothing more is said to the client
 
 	// Under the ladder's lock:
 	calls map[*Call]bool
@@ -54,10 +59,11 @@ func (c *Call) next(ctx context.Context) {
 		return
 	}
 	qctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	q := &question{call: c, form: c.form(g, r), cancel: cancel, calls: map[*Call]bool{c: true}}
+	q := &question{call: c, form: c.form(g, r), cancel: cancel, done: make(chan struct{}), calls: map[*Call]bool{c: true}}
 	c.l.questions[at], c.asking = q, q
 	c.l.start(func() {
 		defer cancel(nil)
+		defer close(q.done)
 		q.ask(qctx)
 		q.end(qctx, at)
 	})
@@ -152,15 +158,31 @@ func (q *question) lost(ctx context.Context, what string, err error) {
 }
 
 // End is for a call that is over: a question of its own is taken back unless
-// another call waits for it.
+// another call waits for it. When End returns the client was told, so that what
+// is taken back is so before the call's response ends its stream.
 func (c *Call) End() {
 	c.l.mu.Lock()
-	defer c.l.mu.Unlock()
 	c.leave(func(q *question) {
 		if len(q.calls) == 0 && !q.kept {
 			q.cancel(errOver)
+			c.taken = append(c.taken, q)
 		}
 	})
+	taken := c.taken
+	c.taken = nil
+	c.l.mu.Unlock()
+	if len(taken) == 0 {
+		return
+	}
+	t := time.NewTimer(endPatience)
+	defer t.Stop()
+	for _, q := range taken {
+		select {
+		case <-q.done:
+		case <-t.C:
+			return // the client reads nothing
+		}
+	}
 }
 
 // HandOver is for a call that returns before its run does. A question that is

@@ -240,7 +240,7 @@ func (c *client) next() wire {
 		}
 		return m
 	case <-time.After(patience):
-		c.tb.Fatal("no line from the server")
+		c.tb.Fatalf("no line from the server; kept: %v", c.kept)
 	}
 	return wire{}
 }

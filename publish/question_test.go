@@ -210,6 +210,11 @@ func TestClosedElsewhereOverStdio(t *testing.T) {
 	if !strings.Contains(back.raw, string(q.ID)) || !strings.Contains(back.raw, "decided elsewhere") {
 		t.Errorf("taken back by %s, want the id %s and the reason", back.raw, q.ID)
 	}
+	for _, m := range c.kept { // on HTTP nothing could follow the response
+		if string(m.ID) == "7" {
+			t.Errorf("the response came before the question was taken back: %s", m.raw)
+		}
+	}
 	c.says(q, approve) // too late: nobody asks any more
 	if got, want := string(c.result(c.response("7")).StructuredContent), `{"result":["rejected"]}`; got != want {
 		t.Errorf("structuredContent = %s, want %s", got, want)
