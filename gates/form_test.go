@@ -173,7 +173,7 @@ func TestRungIsWhatTheRequestDeclares(t *testing.T) {
 	} {
 		client := Client{Version: c.version, Capabilities: mcp.ClientCapabilities{Elicitation: c.declare}, Ask: c.ask}
 		policy := Policy{Accept: c.accept, NotRequester: c.strict}
-		if got := rungOf(&client, &policy, c.page); got != c.want {
+		if got := rungOf(&client, &policy, func() bool { return c.page }); got != c.want {
 			t.Errorf("%s: rungOf = %d, want %d", c.name, got, c.want)
 		}
 	}

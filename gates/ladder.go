@@ -238,7 +238,7 @@ func (c *Call) Due() time.Time {
 
 // rung tells how the call's client may be asked about a gate.
 func (c *Call) rung(g *engine.Gate) rung {
-	return rungOf(&c.client, &c.policy, c.l.opt.Page(g.ID) != "")
+	return rungOf(&c.client, &c.policy, func() bool { return c.l.opt.Page(g.ID) != "" })
 }
 
 // form is the question about a gate by the rung that the client has.

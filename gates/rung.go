@@ -65,9 +65,9 @@ const (
 )
 
 // rungOf tells how the client may be asked, by what its request declares: a
-// client without elicitation never gets one. page says that a console has an
-// address.
-func rungOf(c *Client, p *Policy, page bool) rung {
+// client without elicitation never gets one. page looks whether a console has
+// an address; it is called only where that matters.
+func rungOf(c *Client, p *Policy, page func() bool) rung {
 	e := c.Capabilities.Elicitation
 	switch {
 	case e == nil || p.NotRequester || !slices.Contains(p.Accept, AcceptElicitation):
@@ -78,7 +78,7 @@ func rungOf(c *Client, p *Policy, page bool) rung {
 		return noRung
 	case e.Form != nil || e.URL == nil: // "an empty capabilities object is equivalent to declaring support for form mode only"
 		return formRung
-	case page && c.Version >= mcp.ProtocolVersion20251125 && slices.Contains(p.Accept, AcceptConsole):
+	case c.Version >= mcp.ProtocolVersion20251125 && slices.Contains(p.Accept, AcceptConsole) && page():
 		return pageRung
 	}
 	return noRung
@@ -94,7 +94,7 @@ func Reachable(c *Client, p *Policy) bool {
 			return true
 		}
 	}
-	return rungOf(c, p, false) != noRung
+	return rungOf(c, p, func() bool { return false }) != noRung
 }
 
 // offered reports whether the gate is one that callers may be asked about.

@@ -234,10 +234,16 @@ func (w *wait) open(ctx context.Context, gate string) bool {
 	return g.Decision == "" && (g.Expires.IsZero() || g.Expires.After(time.Now()))
 }
 
-// where says how a person may answer the gate. It holds nothing that a model
-// could answer with: the command asks a person at a terminal.
+// where says how a person may answer the gate: on the console's page if one
+// runs, else by a command. It holds nothing that a model could answer with: the
+// page wants a login, the command asks a person at a terminal.
 func (w *wait) where(ev *engine.Event) string {
 	accepted := w.server.accepts(w.workflow)
+	if slices.Contains(accepted, AcceptConsole) && w.server.opt.Page != nil {
+		if page := w.server.opt.Page(ev.Gate); page != "" {
+			return page
+		}
+	}
 	switch cli := slices.Contains(accepted, AcceptCLI) || slices.Contains(accepted, AcceptCLINonInteractive); {
 	case cli && ev.GateType == "input":
 		return "relavium-serve gate answer " + w.run + " --value TEXT"
