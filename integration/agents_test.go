@@ -55,7 +55,7 @@ func TestClaudeCode(t *testing.T) {
 	}
 }
 
-// driveClaude has Claude Code call two workflows of a server and checks what it
+// driveClaude has Claude Code call workflows of a server and checks what it
 // gives its model, and through it its user.
 func driveClaude(t *testing.T, p project, program string, server map[string]any) {
 	t.Helper()
@@ -88,19 +88,30 @@ func driveClaude(t *testing.T, p project, program string, server map[string]any)
 	if answer := <-waiting; !strings.Contains(answer, "approved") || !strings.Contains(answer, "1.4.2") {
 		t.Errorf("answer after relavium_deploy = %q, want the approved version in it", answer)
 	}
-	if runs := p.runs(t); len(runs) != 3 {
-		t.Errorf("%d runs, want 3: %+v", len(runs), runs)
+
+	// The same question, answered where it was asked.
+	accept, hook := filepath.Join(p.dir, "accept.json"), filepath.Join(p.dir, "settings.json")
+	write(t, accept, `{"hookSpecificOutput":{"hookEventName":"Elicitation","action":"accept","content":{"decision":"approve"}}}`)
+	write(t, hook, `{"hooks":{"Elicitation":[{"hooks":[{"type":"command","command":"cat '`+accept+`'"}]}]}}`)
+	asking := startModel(t, "relavium_deploy", `{"version":"1.4.3"}`)
+	if answer := <-p.claude(t, program, config, asking, "--settings", hook); !strings.Contains(answer, "approved") || !strings.Contains(answer, "1.4.3") {
+		t.Errorf("answer after relavium_deploy with elicitation = %q, want the approved version in it", answer)
+	}
+	if runs := p.runs(t); len(runs) != 4 {
+		t.Errorf("%d runs, want 4: %+v", len(runs), runs)
 	}
 }
 
 // claude runs one prompt to its end; the answer arrives on the channel, which is
 // closed without one where the program fails.
-func (p project) claude(t *testing.T, program, config string, model *fakeModel) <-chan string {
+func (p project) claude(t *testing.T, program, config string, model *fakeModel, more ...string) <-chan string {
 	t.Helper()
 	home := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-	cmd := exec.CommandContext(ctx, program, "-p", "Call the tool.", "--mcp-config", config, "--strict-mcp-config",
-		"--tools", "", "--allowedTools", "mcp__flows__*", "--output-format", "json", "--model", "claude-sonnet-4-5")
+	cmd := exec.CommandContext(ctx, program, append([]string{
+		"-p", "Call the tool.", "--mcp-config", config, "--strict-mcp-config",
+		"--tools", "", "--allowedTools", "mcp__flows__*", "--output-format", "json", "--model", "claude-sonnet-4-5",
+	}, more...)...)
 	cmd.Dir = p.dir
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + home, "CLAUDE_CONFIG_DIR=" + filepath.Join(home, "claude"), "LANG=C.UTF-8", "CI=1",
