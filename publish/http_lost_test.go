@@ -226,8 +226,8 @@ func (s store) runs(t *testing.T) int {
 	return n
 }
 
-// A client that gives up, by closing on 2026-07-28 or by dropping before, and
-// calls again gets the run that it began, once; then a call is a new one.
+// A client that gives up, by closing on 2026-07-28, by dropping before or by its
+// clock, and calls again gets the run that it began, once; then a call is a new one.
 func TestHTTPRetryJoins(t *testing.T) {
 	t.Parallel()
 	s, e, st := newStoredServer(t, nil, gated(t, "deploy", time.Hour))
@@ -239,9 +239,13 @@ func TestHTTPRetryJoins(t *testing.T) {
 	}{
 		{engine.DetachClose, modernBody("1", "tools/call", `"name":"relavium_deploy"`), modernHeader("tools/call", "relavium_deploy")},
 		{engine.DetachDrop, toolCall("1", "relavium_deploy", `,"arguments":{}`), c.header()},
+		{engine.DetachClock, toolCall("2", "relavium_deploy", `,"arguments":{}`), c.header()},
 	} {
 		call := at.begin(tt.body, tt.header...)
 		run, _ := call.gate()
+		if tt.reason == engine.DetachClock { // as SDKs do after 60 s
+			c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,"reason":"McpError: MCP error -32001: Request timed out"}}`)
+		}
 		call.drop()
 		st.waitDetached(t, run, tt.reason)
 		retry := at.begin(tt.body, tt.header...)
