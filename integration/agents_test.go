@@ -247,6 +247,19 @@ func TestAISDK(t *testing.T) {
 	p.approve(t, p.awaitWaiting(t))
 	steps.next("gate", &got)
 	checkStructured(t, &got, map[string]any{"result": map[string]any{"version": "1.4.2", "decision": "approved", "steps": 2.0}})
+
+	var asked struct {
+		toolResult
+		Questions []struct {
+			Message string         `json:"message"`
+			Schema  map[string]any `json:"requestedSchema"`
+		} `json:"questions"`
+	}
+	steps.next("asked", &asked)
+	if len(asked.Questions) != 1 || !strings.Contains(asked.Questions[0].Message, "Deploy 1.4.3?") {
+		t.Errorf("questions = %+v, want one that asks Deploy 1.4.3?", asked.Questions)
+	}
+	checkStructured(t, &asked.toolResult, map[string]any{"result": map[string]any{"version": "1.4.3", "decision": "rejected", "steps": 2.0}})
 	steps.next("close", &struct{}{})
 	steps.end()
 }

@@ -1,7 +1,7 @@
 // The AI SDK's MCP client over Streamable HTTP, as an application uses it: the
 // tools become functions with a schema, and are called.
 // usage: node aisdk.mjs URL
-import { createMCPClient } from "@ai-sdk/mcp";
+import { createMCPClient, ElicitationRequestSchema } from "@ai-sdk/mcp";
 
 const say = (step, seen) => process.stdout.write(JSON.stringify({ step, ...seen }) + "\n");
 const failure = (err) => ({ error: { name: err?.name, code: err?.code, message: String(err?.message ?? err) } });
@@ -21,4 +21,20 @@ say("invalid", await call("relavium_greet", { name: 7 }));
 say("gate", await call("relavium_deploy", { version: "1.4.2" }));
 
 await client.close();
+
+// An application that can ask its user.
+const asking = await createMCPClient({
+  transport: { type: "http", url: process.argv[2] },
+  capabilities: { elicitation: {} },
+});
+const questions = [];
+asking.onElicitationRequest(ElicitationRequestSchema, async (request) => {
+  questions.push(request.params);
+  return { action: "accept", content: { decision: "reject", comment: "not today" } };
+});
+const asked = await (await asking.tools()).relavium_deploy
+  .execute({ version: "1.4.3" }, { toolCallId: "asked", messages: [] })
+  .then((result) => ({ result }), failure);
+say("asked", { ...asked, questions });
+await asking.close();
 say("close", {});
