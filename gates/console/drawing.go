@@ -12,9 +12,9 @@ import (
 
 // Sizes of a drawing, in CSS pixels.
 const (
-	boxWidth  = 176.0
+	boxWidth  = 168.0
 	boxHeight = 52.0
-	boxGap    = 24.0
+	boxGap    = 18.0
 	layerGap  = 46.0
 	laneWidth = 20.0 // that an edge takes up where it passes a layer
 	margin    = 12.0
@@ -22,6 +22,7 @@ const (
 
 // A larger graph is listed only.
 const (
+	maxShrunk     = 780.0
 	maxDrawnNodes = 200
 	maxDrawnEdges = 600
 	maxDrawnLanes = 4000
@@ -30,6 +31,7 @@ const (
 // A drawing is the graph of a run as SVG shows it.
 type drawing struct {
 	Width, Height string
+	Fits          bool // it may be made smaller to fit without being too small to read
 	Boxes         []box
 	Lines         []wire
 	Alt           string // what a reader who cannot see it hears
@@ -93,6 +95,7 @@ func draw(w *workflows.Workflow, states []engine.NodeState) *drawing {
 	}
 	d := &drawing{
 		Width:  number(right + margin),
+		Fits:   right < maxShrunk,
 		Height: number(2*margin + float64(len(layers))*(boxHeight+layerGap) - layerGap),
 		Alt:    fmt.Sprintf("The graph of the workflow with %d steps; the list below has the same in words.", len(w.Nodes)),
 	}
@@ -251,8 +254,8 @@ func drawBox(n *workflows.Node, state *engine.NodeState, s *spot) box {
 	left, top := s.x-boxWidth/2, s.top()
 	return box{
 		Anchor: fmt.Sprintf("step-%d", s.node), X: number(left), Y: number(top),
-		SignX: number(left + 19), TextX: number(left + 36), NameY: number(top + 22), NoteY: number(top + 39),
-		Name: line(name, 19), Note: typeWord(n.Type()) + " · " + state.State,
+		SignX: number(left + 16), TextX: number(left + 30), NameY: number(top + 22), NoteY: number(top + 39),
+		Name: line(name, 17), Note: typeWord(n.Type()) + " · " + state.State,
 		Full: line(name, 200) + " (" + typeWord(n.Type()) + "): " + state.State,
 		Sign: sign(state.State), State: state.State,
 	}

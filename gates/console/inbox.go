@@ -27,6 +27,7 @@ type gateView struct {
 	Opened        *moment
 	Expires       *moment
 	Expired       bool
+	Soon          bool   // it expires within the hour
 	OnTimeout     string // what happens then
 	Reason        string // why the engine opened it
 	Done, Nodes   int
@@ -50,6 +51,7 @@ func (c *Console) gateView(g *engine.Gate) gateView {
 		Decided: c.moment(g.Decided), Comment: clean(g.Comment, maxMessage), Payload: value(g.Payload, maxShown),
 		Expired: g.Decision == "" && !g.Expires.IsZero() && !c.opt.Now().Before(g.Expires),
 	}
+	v.Soon = v.Expired || g.Decision == "" && !g.Expires.IsZero() && g.Expires.Sub(c.opt.Now()) < time.Hour
 	switch g.Type {
 	case "input":
 		v.Waits = "an answer"

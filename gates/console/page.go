@@ -38,15 +38,15 @@ type assets struct {
 func loadAssets(prefix string) (*assets, error) {
 	a := &assets{pages: make(map[string]*template.Template), files: make(map[string]asset)}
 	sum := sha256.New()
-	for name, kind := range map[string]string{"console.css": "text/css; charset=utf-8", "console.js": "text/javascript; charset=utf-8"} {
-		content, err := embedded.ReadFile("assets/" + name)
+	for _, one := range [][2]string{
+		{"console.css", "text/css; charset=utf-8"}, {"console.js", "text/javascript; charset=utf-8"}, {"icon.svg", "image/svg+xml"},
+	} {
+		content, err := embedded.ReadFile("assets/" + one[0])
 		if err != nil {
 			return nil, err
 		}
-		a.files[name] = asset{kind: kind, content: content}
-	}
-	for _, name := range []string{"console.css", "console.js"} {
-		_, _ = sum.Write(a.files[name].content) // never fails
+		a.files[one[0]] = asset{kind: one[1], content: content}
+		_, _ = sum.Write(content) // never fails
 	}
 	a.version = hex.EncodeToString(sum.Sum(nil))[:12]
 	words := template.FuncMap{

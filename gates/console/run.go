@@ -93,7 +93,7 @@ type eventView struct {
 func (c *Console) runView(ctx context.Context, r *engine.Run, events []engine.Event, whole bool) runView {
 	v := runView{
 		ID: r.ID, Workflow: line(r.Workflow, 100), State: string(r.State), Reason: line(r.Reason, maxLine),
-		By: line(string(r.Principal), 100), Source: strings.TrimSpace(sourceWord(r.Source) + " " + line(r.Client, 60)),
+		By: line(string(r.Principal), 100), Source: sourceWord(r),
 		Started: c.moment(r.Created), Ended: c.moment(r.Ended), Took: c.took(r), Cost: dollars(r.Cost),
 		Digest: line(strings.TrimPrefix(r.Digest, "sha256:"), 12), Active: active(r), Parked: r.State == engine.Parked,
 		Inputs: value(r.Inputs, maxShown), Total: len(r.Nodes),
@@ -122,14 +122,18 @@ func (c *Console) runView(ctx context.Context, r *engine.Run, events []engine.Ev
 	return v
 }
 
-func sourceWord(source string) string {
-	switch source {
-	case "mcp":
-		return "MCP"
-	case "cli":
-		return "command line"
+// words makes a code readable.
+func words(code string) string { return strings.ReplaceAll(line(code, maxLine), "_", " ") }
+
+// sourceWord says where a run was started.
+func sourceWord(r *engine.Run) string {
+	switch {
+	case r.Source == "cli":
+		return "the command line"
+	case r.Client != "":
+		return line(r.Client, 60)
 	default:
-		return line(source, 40)
+		return "MCP"
 	}
 }
 
@@ -148,14 +152,14 @@ func (v *runView) nodes(r *engine.Run, definition *workflows.Workflow, took map[
 	for i := range r.Nodes {
 		n := &r.Nodes[i]
 		one := nodeView{
-			Anchor: "step-" + strconv.Itoa(i), ID: line(n.ID, 80), Type: typeWord(n.Type), State: n.State, Reason: line(n.Reason, maxLine),
+			Anchor: "step-" + strconv.Itoa(i), ID: line(n.ID, 80), Type: typeWord(n.Type), State: n.State, Reason: words(n.Reason),
 		}
 		if definition != nil {
 			if node, ok := definition.Node(n.ID); ok && node.Label != n.ID {
 				one.Label = line(node.Label, 80)
 			}
 		}
-		if d, ok := took[n.ID]; ok && n.State == "completed" {
+		if d := took[n.ID]; d > 0 && n.State == "completed" {
 			one.Took = span(d)
 		}
 		if limit := min(maxShown, left); limit > 0 && n.State == "completed" {
@@ -196,11 +200,26 @@ func (v *runView) outputs(r *engine.Run) {
 	}
 }
 
+// timeline leaves out that a step started which has ended since, and what a gate
+// says twice.
 func (v *runView) timeline(events []engine.Event) {
+	over := make(map[string]bool)
+	for i := range events {
+		if ev := &events[i]; ev.Settles() || ev.Type == engine.GatePaused {
+			over[ev.Node] = true
+		}
+	}
+	gates := make(map[string]bool)
 	for i := range events {
 		ev := &events[i]
 		what, state := eventWord(ev)
-		if what == "" {
+		if ev.Type == engine.GatePaused {
+			gates[ev.Node] = true
+		}
+		switch {
+		case what == "",
+			ev.Type == engine.NodeStarted && ev.Attempt <= 1 && over[ev.Node],
+			ev.Type == engine.NodeCompleted && gates[ev.Node]:
 			continue
 		}
 		one := eventView{
@@ -220,8 +239,8 @@ func (v *runView) timeline(events []engine.Event) {
 		case len(ev.Selected) > 0:
 			one.Note = "to " + line(strings.Join(ev.Selected, ", "), maxLine)
 		case ev.Reason != "":
-			one.Note = line(ev.Reason, maxLine)
-		case ev.DurationMS != nil && ev.Type == engine.NodeCompleted:
+			one.Note = words(ev.Reason)
+		case ev.DurationMS != nil && *ev.DurationMS > 0 && ev.Type == engine.NodeCompleted:
 			one.Note = "in " + span(time.Duration(*ev.DurationMS)*time.Millisecond)
 		}
 		v.Timeline = append(v.Timeline, one)
@@ -338,7 +357,7 @@ func (c *Console) runs(w http.ResponseWriter, r *http.Request, s *session) {
 		view.Runs = append(view.Runs, runView{
 			ID: one.ID, Workflow: line(one.Workflow, 80), State: string(one.State), Reason: line(one.Reason, 160),
 			Started: c.moment(one.Created), Took: c.took(one), Cost: dollars(one.Cost),
-			Source: strings.TrimSpace(sourceWord(one.Source) + " " + line(one.Client, 40)),
+			Source: sourceWord(one),
 		})
 	}
 	query := url.Values{}

@@ -60,7 +60,7 @@ func TestRunPage(t *testing.T) {
 	d := newDesk(t, nil)
 	run, gate := d.start(flow{message: "Go on with the plan?"})
 	page := d.page("/runs/" + run)
-	page.has("heron", run, "Decide", "/gates/"+gate.ID, "<svg class=\"flow\"", "The plan", "Go on with the plan?",
+	page.has("heron", run, "Decide", "/gates/"+gate.ID, "<svg class=\"flow fits\"", "The plan", "Go on with the plan?",
 		"waits for a person", "run started", "2 of 5", "Cancel…", `class="node n-waiting"`, `class="node n-completed"`, `class="node n-pending"`)
 	if a := d.send("/gates/"+gate.ID, url.Values{"decision": {"approve"}}); a.status != http.StatusSeeOther {
 		t.Fatalf("approve = %d, want 303", a.status)
@@ -138,7 +138,7 @@ func TestRuns(t *testing.T) {
 	}
 	d.ended(ids[0])
 	page := d.page("/runs?workflow=heron")
-	page.has(ids[len(ids)-1], ids[3], "by MCP &lt;b&gt;client", "before="+ids[3], "workflow=heron")
+	page.has(ids[len(ids)-1], ids[3], "by &lt;b&gt;client", "before="+ids[3], "workflow=heron")
 	page.lacks(ids[2])
 	older := d.page("/runs?workflow=heron&before=" + ids[3])
 	older.has(ids[2], ids[0])

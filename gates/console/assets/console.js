@@ -3,6 +3,11 @@
 // page works as it is.
 'use strict';
 (() => {
+  // A graph that is wider than the screen shows its middle first.
+  for (const canvas of document.querySelectorAll('.canvas')) {
+    canvas.scrollLeft = (canvas.scrollWidth - canvas.clientWidth) / 2;
+  }
+
   const from = document.body.dataset.live;
   if (!from || !window.EventSource) return;
   let busy = false;
@@ -30,10 +35,11 @@
           const now = fresh.querySelector('#' + CSS.escape(was.id));
           if (now) now.open = was.open;
         }
-        const scrolled = old.querySelector('.canvas')?.scrollLeft || 0;
+        const scrolled = old.querySelector('.canvas')?.scrollLeft;
         const focused = old.contains(document.activeElement) && document.activeElement.getAttribute('href');
         old.replaceWith(document.adoptNode(fresh));
-        if (scrolled) fresh.querySelector('.canvas').scrollLeft = scrolled;
+        const canvas = fresh.querySelector('.canvas');
+        if (canvas && scrolled !== undefined) canvas.scrollLeft = scrolled;
         if (focused) fresh.querySelector('[href="' + CSS.escape(focused) + '"]')?.focus({ preventScroll: true });
       }
       document.title = page.title;
