@@ -104,6 +104,9 @@ func unbuiltServing(cmd *cobra.Command, at *site, flags *serveFlags) error {
 		return invalid("start one server for each", "%s: stdio excludes the others", from)
 	}
 	flags.transports = transports
+	if name := flags.http.given(cmd); name != "" && !slices.Contains(transports, "http") {
+		return invalid("add --transport http", "--%s: the transport is %s", name, transports[0])
+	}
 	switch flags.auth {
 	case "none":
 	case "token", "oauth":
@@ -289,7 +292,7 @@ func (at *site) publishable(loaded *workflows.Loaded) (publish.Workflow, error) 
 	}
 	if set.ApproverNotRequester != nil && *set.ApproverNotRequester && gated(w) {
 		return published, invalid("take "+w.ID+" off the publish list, or unset serve.workflow."+w.ID+".approver_not_requester",
-			"workflow %q: over stdio every call and every decision is of one principal, so with approver_not_requester nobody could decide its gates", w.ID)
+			"workflow %q: without authentication every call and every decision is of one principal, so with approver_not_requester nobody could decide its gates", w.ID)
 	}
 	return published, at.nameGates(&published)
 }

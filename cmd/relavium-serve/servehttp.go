@@ -32,6 +32,16 @@ func (h *httpFlags) add(cmd *cobra.Command) {
 	f.StringArrayVar(&h.hosts, "allow-host", nil, "answer to this name in Host, besides loopback names (repeatable)")
 }
 
+// given is the first of the flags that was given, or "".
+func (h *httpFlags) given(cmd *cobra.Command) string {
+	for _, name := range []string{"listen", "insecure-no-auth", "allow-origin", "allow-host"} {
+		if cmd.Flags().Changed(name) {
+			return name
+		}
+	}
+	return ""
+}
+
 // listenHTTP opens the address to serve on. The caller closes it.
 func (a *app) listenHTTP(ctx context.Context, at *site, flags *httpFlags) (net.Listener, publish.HTTPOptions, error) {
 	var opt publish.HTTPOptions
