@@ -204,33 +204,13 @@ func (s *Server) closest(name string) string {
 	}
 	best, least := "", len(name)/2+1
 	for _, candidate := range s.order {
-		d := distance(mappedName(strings.ToLower(name)), mappedName(strings.ToLower(candidate)))
+		d := workflows.EditDistance(mappedName(strings.ToLower(name)), mappedName(strings.ToLower(candidate)))
 		if bare, ok := strings.CutPrefix(candidate, s.opt.Prefix); ok {
-			d = min(d, distance(mappedName(strings.ToLower(name)), mappedName(strings.ToLower(bare))))
+			d = min(d, workflows.EditDistance(mappedName(strings.ToLower(name)), mappedName(strings.ToLower(bare))))
 		}
 		if d < least {
 			best, least = candidate, d
 		}
 	}
 	return best
-}
-
-// distance counts the single edits between two names.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost = 1 + min(diagonal, row[j], row[j+1])
-			}
-			diagonal, row[j+1] = row[j+1], cost
-		}
-	}
-	return row[len(b)]
 }

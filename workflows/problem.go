@@ -120,15 +120,17 @@ func nearest(word string, candidates []string) string {
 	}
 	best, distance := "", 3
 	for _, c := range candidates {
-		if d := editDistance(strings.ToLower(word), strings.ToLower(c)); d < distance && d*2 < max(len(word), 2) {
+		if d := EditDistance(strings.ToLower(word), strings.ToLower(c)); d < distance && d*2 < max(len(word), 2) {
 			best, distance = c, d
 		}
 	}
 	return best
 }
 
-// editDistance counts insertions, deletions, replacements and swaps of neighbours.
-func editDistance(a, b string) int {
+// EditDistance counts insertions, deletions, replacements and swaps of neighbours
+// between two words, of which at most 64 bytes are looked at.
+func EditDistance(a, b string) int {
+	a, b = a[:min(len(a), 64)], b[:min(len(b), 64)]
 	before, row := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

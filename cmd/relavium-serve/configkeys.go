@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+
+	"github.com/relavium/relavium-serve/workflows"
 )
 
 // typeAt is the type of the setting at path, with the path's known part: below a
@@ -86,7 +88,7 @@ func nearest(path []string) string {
 	}
 	best, distance := "", 1<<30
 	for _, name := range keysOf(element(at)) {
-		if d := editDistance(wanted, name); d < distance {
+		if d := workflows.EditDistance(wanted, name); d < distance {
 			best, distance = name, d
 		}
 	}
@@ -129,31 +131,9 @@ func findKey(table reflect.Type, at []string, name string) []string {
 func closest(word string, candidates []string) string {
 	best, distance := "", max(2, len(word)/3)+1
 	for _, candidate := range candidates {
-		if d := editDistance(strings.ToLower(word), strings.ToLower(candidate)); d < distance {
+		if d := workflows.EditDistance(strings.ToLower(word), strings.ToLower(candidate)); d < distance {
 			best, distance = candidate, d
 		}
 	}
 	return best
-}
-
-// editDistance counts the insertions, deletions and substitutions of bytes
-// between two words, of which at most 64 bytes are looked at.
-func editDistance(a, b string) int {
-	a, b = a[:min(len(a), 64)], b[:min(len(b), 64)]
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost = 1 + min(diagonal, row[j], row[j+1])
-			}
-			diagonal, row[j+1] = row[j+1], cost
-		}
-	}
-	return row[len(b)]
 }
