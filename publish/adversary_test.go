@@ -3,6 +3,7 @@ package publish_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -95,9 +96,7 @@ func TestModelCannotDecide(t *testing.T) {
 						continue // which takes no run
 					}
 					named := map[string]any{"run": gate.RunID, "timeout_s": 1}
-					for k, v := range answer {
-						named[k] = v
-					}
+					maps.Copy(named, answer)
 					try(name, named)
 				}
 			}
