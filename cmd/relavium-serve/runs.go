@@ -123,15 +123,7 @@ func (a *app) runsShowCommand() *cobra.Command {
 		Example: "  relavium-serve runs show 3f0c5d1e-8f7a-4a55-9d0e-7c1b2a3d4e5f",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			at, err := a.open(slog.LevelWarn)
-			if err != nil {
-				return err
-			}
-			return a.withStore(cmd.Context(), at, func(eng *engine.Engine) error {
-				r, err := eng.Run(cmd.Context(), args[0], "")
-				if err != nil {
-					return runFault(args[0], err)
-				}
+			return a.withRun(cmd, args[0], func(_ *engine.Engine, r *engine.Run) error {
 				if asJSON {
 					return a.json(r)
 				}
@@ -141,6 +133,21 @@ func (a *app) runsShowCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
+}
+
+// withRun opens the store for the length of one command about one run.
+func (a *app) withRun(cmd *cobra.Command, id string, use func(*engine.Engine, *engine.Run) error) error {
+	at, err := a.open(slog.LevelWarn)
+	if err != nil {
+		return err
+	}
+	return a.withStore(cmd.Context(), at, func(eng *engine.Engine) error {
+		r, err := eng.Run(cmd.Context(), id, "")
+		if err != nil {
+			return runFault(id, err)
+		}
+		return use(eng, r)
+	})
 }
 
 func (a *app) printRun(r *engine.Run) error {
@@ -190,18 +197,11 @@ func (a *app) runsEventsCommand() *cobra.Command {
 		Example: "  relavium-serve runs events 3f0c5d1e-8f7a-4a55-9d0e-7c1b2a3d4e5f --json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			at, err := a.open(slog.LevelWarn)
-			if err != nil {
-				return err
-			}
-			if from < 0 {
-				return invalid("", "--from: expected 0 or more")
-			}
-			return a.withStore(cmd.Context(), at, func(eng *engine.Engine) error {
-				if _, err := eng.Run(cmd.Context(), args[0], ""); err != nil {
-					return runFault(args[0], err)
+			return a.withRun(cmd, args[0], func(eng *engine.Engine, r *engine.Run) error {
+				if from < 0 {
+					return invalid("", "--from: expected 0 or more")
 				}
-				events, err := eng.Events(cmd.Context(), args[0], from)
+				events, err := eng.Events(cmd.Context(), r.ID, from)
 				if err != nil {
 					return err
 				}
@@ -248,15 +248,7 @@ func (a *app) runsCancelCommand() *cobra.Command {
 		Example: "  relavium-serve runs cancel 3f0c5d1e-8f7a-4a55-9d0e-7c1b2a3d4e5f --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			at, err := a.open(slog.LevelWarn)
-			if err != nil {
-				return err
-			}
-			return a.withStore(cmd.Context(), at, func(eng *engine.Engine) error {
-				r, err := eng.Run(cmd.Context(), args[0], "")
-				if err != nil {
-					return runFault(args[0], err)
-				}
+			return a.withRun(cmd, args[0], func(eng *engine.Engine, r *engine.Run) error {
 				return a.cancelRun(cmd.Context(), eng, r, yes, asJSON)
 			})
 		},
