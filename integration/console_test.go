@@ -135,10 +135,10 @@ func (b *browserTab) screenshot(name string) {
 		b.tb.Fatal(err)
 	}
 	dir := filepath.Join("..", "out", "console")
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // pictures of a test
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		b.tb.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644); err != nil { //nolint:gosec // pictures of a test
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644); err != nil {
 		b.tb.Fatal(err)
 	}
 }

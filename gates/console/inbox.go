@@ -192,8 +192,8 @@ func (c *Console) progress(ctx context.Context, v *gateView, known map[string]*e
 
 func (c *Console) inboxLive(w http.ResponseWriter, r *http.Request, s *session) {
 	after := r.URL.Query().Get("after")
-	c.live(w, r, s, func() (string, error) {
-		gates, more, err := c.waiting(r.Context(), after)
+	c.live(w, r, s, func(ctx context.Context) (string, error) {
+		gates, more, err := c.waiting(ctx, after)
 		return stampGates(gates, more), err
 	})
 }
@@ -260,13 +260,13 @@ func (c *Console) gateLive(w http.ResponseWriter, r *http.Request, s *session) {
 		c.broken(w, r, err)
 		return
 	}
-	watch := c.watch(r.Context(), gate.Run)
-	c.live(w, r, s, func() (string, error) {
-		g, err := c.opt.Engine.Gate(r.Context(), gate.ID)
+	watch := c.watch(gate.Run)
+	c.live(w, r, s, func(ctx context.Context) (string, error) {
+		g, err := c.opt.Engine.Gate(ctx, gate.ID)
 		if err != nil {
 			return "", err
 		}
-		state, events, err := watch()
+		state, events, err := watch(ctx)
 		return stampGate(&g, state, events), err
 	})
 }
@@ -347,10 +347,10 @@ func (c *Console) decide(w http.ResponseWriter, r *http.Request, s *session) {
 
 // watch returns a function that tells, cheaply and again and again, the state of
 // a run and how many events are stored.
-func (c *Console) watch(ctx context.Context, run string) func() (engine.State, int, error) {
+func (c *Console) watch(run string) func(context.Context) (engine.State, int, error) {
 	var state engine.State
 	events, calls := 0, 0
-	return func() (engine.State, int, error) {
+	return func(ctx context.Context) (engine.State, int, error) {
 		more, err := c.opt.Engine.Events(ctx, run, int64(events))
 		if err != nil {
 			return "", 0, err

@@ -50,7 +50,7 @@ type desk struct {
 func newDesk(t *testing.T, tune func(*Options)) *desk {
 	t.Helper()
 	d := &desk{t: t, home: t.TempDir()}
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet := slog.New(slog.DiscardHandler)
 	var err error
 	d.engine, err = engine.Open(t.Context(), engine.Options{
 		Path: filepath.Join(d.home, "serve.db"), Executor: true, Projects: []string{projectKey}, Agent: noAgents{}, Logger: quiet,

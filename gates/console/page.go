@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -174,7 +175,7 @@ func id(r *http.Request, name string) string {
 
 // live sends "change" whenever the stamp of a page is another than the one it was
 // made with, until the request or the session ends.
-func (c *Console) live(w http.ResponseWriter, r *http.Request, s *session, stamp func() (string, error)) {
+func (c *Console) live(w http.ResponseWriter, r *http.Request, s *session, stamp func(ctx context.Context) (string, error)) {
 	select {
 	case c.streams <- struct{}{}:
 		defer func() { <-c.streams }()
@@ -184,6 +185,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s *session, stamp
 		return
 	}
 	stream := http.NewResponseController(w)
+	_ = stream.SetReadDeadline(time.Time{}) // the request is read; its deadline would end the stream
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	send := func(text string) bool {
@@ -200,7 +202,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s *session, stamp
 	tick := time.NewTicker(c.opt.Poll)
 	defer tick.Stop()
 	for silent := time.Duration(0); c.opt.Now().Before(s.ends) && c.sessions.find(cookieValue(r, cookieName(r))) != nil; {
-		now, err := stamp()
+		now, err := stamp(r.Context())
 		switch {
 		case err != nil:
 			return // the browser comes again

@@ -382,8 +382,8 @@ func (c *Console) runs(w http.ResponseWriter, r *http.Request, s *session) {
 
 func (c *Console) runsLive(w http.ResponseWriter, r *http.Request, s *session) {
 	f, _ := filterOf(r)
-	c.live(w, r, s, func() (string, error) {
-		runs, _, err := c.list(r.Context(), f)
+	c.live(w, r, s, func(ctx context.Context) (string, error) {
+		runs, _, err := c.list(ctx, f)
 		return stampRuns(runs), err
 	})
 }
@@ -421,13 +421,13 @@ func stampRun(state engine.State, events int) string {
 }
 
 func (c *Console) runLive(w http.ResponseWriter, r *http.Request, s *session) {
-	watch := c.watch(r.Context(), id(r, "run"))
-	if _, _, err := watch(); err != nil {
+	watch := c.watch(id(r, "run"))
+	if _, _, err := watch(r.Context()); err != nil {
 		c.broken(w, r, err)
 		return
 	}
-	c.live(w, r, s, func() (string, error) {
-		state, events, err := watch()
+	c.live(w, r, s, func(ctx context.Context) (string, error) {
+		state, events, err := watch(ctx)
 		return stampRun(state, events), err
 	})
 }
@@ -442,7 +442,7 @@ func (c *Console) output(w http.ResponseWriter, r *http.Request, _ *session) {
 	v := value(raw, maxWhole)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Content-Disposition", `attachment; filename="output.txt"`)
-	_, _ = w.Write([]byte(v.Text))
+	_, _ = w.Write([]byte(v.Text)) //nolint:gosec // plain text that no browser shows: an attachment, nosniff
 }
 
 func (c *Console) cancelPage(w http.ResponseWriter, r *http.Request, s *session) {

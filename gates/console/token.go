@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	tokenFile   = "console.token" //nolint:gosec // the name of a file that holds a digest
+	tokenFile   = "console.token"
 	addressFile = "console.json"
 	lockFile    = "console.lock"
 )

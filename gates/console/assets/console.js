@@ -8,7 +8,7 @@
     canvas.scrollLeft = (canvas.scrollWidth - canvas.clientWidth) / 2;
   }
 
-  const from = document.body.dataset.live;
+  let from = document.body.dataset.live;
   if (!from || !window.EventSource) return;
   let busy = false;
   let again = false;
@@ -43,6 +43,7 @@
         if (focused) fresh.querySelector('[href="' + CSS.escape(focused) + '"]')?.focus({ preventScroll: true });
       }
       document.title = page.title;
+      from = page.body.dataset.live || from;
     } catch {
       // The stream comes again by itself, and with it the next attempt.
     } finally {
@@ -51,9 +52,23 @@
     }
   }
 
-  const stream = new EventSource(from);
-  stream.addEventListener('change', reload);
-  const clock = setInterval(() => { if (!document.hidden) reload(); }, 30000); // "3 min ago"
-  window.addEventListener('pagehide', () => { stream.close(); clearInterval(clock); });
+  // A browser opens few connections to one server: a page that nobody sees lets
+  // go of its own.
+  let stream = null;
+  function listen() {
+    stream = new EventSource(from);
+    stream.addEventListener('change', reload);
+  }
+  function leave() {
+    if (stream) stream.close();
+    stream = null;
+  }
+  document.addEventListener('visibilitychange', () => {
+    if (document.hidden) leave();
+    else if (!stream) reload().then(listen);
+  });
+  setInterval(() => { if (!document.hidden) reload(); }, 30000); // "3 min ago"
+  window.addEventListener('pagehide', leave);
   window.addEventListener('pageshow', (e) => { if (e.persisted) location.reload(); });
+  if (!document.hidden) listen();
 })();
