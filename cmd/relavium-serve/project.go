@@ -144,16 +144,21 @@ func (a *app) secretsSupplied(w *workflows.Workflow) error {
 			continue
 		}
 		name := w.SecretEnv(input.Name)
-		if a.env[name] != "" {
+		if a.supplies(name) {
 			continue
-		}
-		if path := a.env[name+"_FILE"]; path != "" {
-			if about, err := os.Stat(path); err == nil && about.Mode().IsRegular() {
-				continue
-			}
 		}
 		return invalid("set "+name+", or "+name+"_FILE to a file that holds it",
 			"workflow %q: nothing supplies the secret input %q", w.ID, input.Name)
 	}
 	return nil
+}
+
+// supplies reports whether a variable holds a secret, or with _FILE behind its name
+// the path of a file that is there.
+func (a *app) supplies(name string) bool {
+	if a.env[name] != "" {
+		return true
+	}
+	about, err := os.Stat(a.env[name+"_FILE"])
+	return err == nil && about.Mode().IsRegular()
 }

@@ -302,6 +302,20 @@ func gated(w *workflows.Workflow) bool {
 	return slices.ContainsFunc(w.Nodes, func(n workflows.Node) bool { return n.Type() == "human_gate" })
 }
 
+// secretSource reports of the variables that are named after secret inputs whether
+// they supply one, by themselves or by a file.
+func (a *app) secretSource(listed []publish.Workflow) func(name string) bool {
+	names := make(map[string]bool)
+	for i := range listed {
+		for _, input := range listed[i].Inputs {
+			if input.Type == workflows.TypeSecret {
+				names[listed[i].SecretEnv(input.Name)] = true
+			}
+		}
+	}
+	return func(name string) bool { return names[name] && a.supplies(name) }
+}
+
 func (a *app) publishing(at *site, eng *engine.Engine, listed []publish.Workflow, flags *serveFlags) publish.Options {
 	handover := make(map[string]time.Duration, len(at.Serve.Handover))
 	for client, limit := range at.Serve.Handover {
@@ -315,7 +329,7 @@ func (a *app) publishing(at *site, eng *engine.Engine, listed []publish.Workflow
 		NoRunTools: flags.noRunTools,
 		Accept:     at.Gates.Accept,
 		Handover:   handover,
-		HasEnv:     func(name string) bool { return a.env[name] != "" },
+		HasEnv:     a.secretSource(listed),
 		Variables:  at.Variables,
 		Version:    readVersion().Version,
 		StopGrace:  stopGrace,
