@@ -415,3 +415,20 @@ func TestCancelSparesCallsOfOtherProcesses(t *testing.T) {
 	}
 	_ = gates
 }
+
+// TestCloseWithoutGrace cancels at once what its caller closed, at a gate too.
+func TestCloseWithoutGrace(t *testing.T) {
+	t.Parallel()
+	e := open(t, storePath(t), func(o *engine.Options) { o.CloseGrace = -1 })
+	run, _ := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
+	a, err := e.Attach(t.Context(), run, engine.Local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Detach(t.Context(), engine.DetachClose); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := e.Run(t.Context(), run, ""); err != nil || r.State != engine.Cancelled {
+		t.Errorf("the run is %+v, %v, want cancelled", r, err)
+	}
+}

@@ -213,6 +213,11 @@ func (a *Attachment) Detach(ctx context.Context, reason string) error {
 		switch {
 		case reason == "":
 			err = a.e.write(ctx, `update runs set kept=1, detached=null, detach_reason='handover' where id=? and ended is null`, a.run)
+		case left == 0 && reason == DetachClose && a.e.opt.CloseGrace < 0:
+			var alone bool
+			if alone, err = a.e.letGo(ctx, a.run, a.e.me(), nil); err == nil && alone {
+				err = a.e.Cancel(ctx, a.run, "close", "its caller closed the stream")
+			}
 		case left == 0:
 			_, err = a.e.letGo(ctx, a.run, a.e.me(), func(tx *sql.Tx) error {
 				_, err := tx.ExecContext(ctx, `update runs set detached=?, detach_reason=? where id=? and claimed is null`,
