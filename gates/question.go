@@ -27,6 +27,15 @@ var (
 	errOver   = errors.New("the call that asked is over")
 )
 
+// A leftError ends the asking of a question that stays open at the client: its
+// stream broke, and it may come back.
+type leftError struct{}
+
+func (leftError) Error() string { return "the stream of the question broke" }
+
+// Left tells an AskFunc that nothing is to be said to the client.
+func (leftError) Left() bool { return true }
+
 // A question is one open elicitation request to a client of 2025. It belongs to
 // the calls of its connection that wait for its gate, and stays when they were
 // handed over.
@@ -91,8 +100,8 @@ func (q *question) end(ctx context.Context, at place) {
 func (q *question) ask(ctx context.Context) {
 	l, g := q.call.l, &q.form.gate
 	for again := false; ; again = true {
-		nonce := rand.Text()
-		if err := l.opt.Engine.Ask(ctx, nonce, l.opt.Now(), g.ID); err != nil {
+		nonce, since, err := q.nonce(ctx)
+		if err != nil {
 			q.lost(ctx, "record a question", err)
 			return
 		}
@@ -104,13 +113,19 @@ func (q *question) ask(ctx context.Context) {
 		reply, err := q.call.client.Ask(ctx, nonce, string(mcp.MethodElicitationCreate), params)
 		if err != nil {
 			// Taken back, or the connection is gone: nothing was said about the gate.
+			if since.IsZero() {
+				since = reply.Sent
+			}
+			if _, left := errors.AsType[leftError](err); left && q.call.client.Keep != nil && !since.IsZero() {
+				q.call.client.Keep(g.ID, nonce, since, func(r Reply) { q.late(context.WithoutCancel(ctx), nonce, r) })
+			}
 			q.lost(ctx, "ask", err)
 			return
 		}
-		var o outcome = broken{"the client answered with an error"}
-		if !reply.Refused {
-			o = q.form.read(reply.Result, reply.Received.Sub(reply.Sent), q.call.policy.MinHuman)
+		if !since.IsZero() {
+			reply.Sent = since
 		}
+		o := q.read(reply)
 		if _, ok := o.(decided); !ok {
 			if _, err := l.opt.Engine.Spend(ctx, nonce, g.ID); err != nil {
 				q.lost(ctx, "spend a nonce", err)
@@ -120,6 +135,38 @@ func (q *question) ask(ctx context.Context) {
 		if !q.settle(ctx, o, again) {
 			return
 		}
+	}
+}
+
+// nonce is the id of the next question. One that was left open at the client
+// keeps its own, and when it was asked first, so that either reply counts.
+func (q *question) nonce(ctx context.Context) (nonce string, since time.Time, err error) {
+	if recall := q.call.client.Recall; recall != nil {
+		if id, sent, ok := recall(q.form.gate.ID); ok {
+			return id, sent, nil
+		}
+	}
+	nonce = rand.Text()
+	return nonce, time.Time{}, q.call.l.opt.Engine.Ask(ctx, nonce, q.call.l.opt.Now(), q.form.gate.ID)
+}
+
+func (q *question) read(r Reply) outcome {
+	if r.Refused {
+		return broken{"the client answered with an error"}
+	}
+	return q.form.read(r.Result, r.Received.Sub(r.Sent), q.call.policy.MinHuman)
+}
+
+// late takes the reply to a question that its call left open. No call waits on
+// this connection: what is no answer changes nothing.
+func (q *question) late(ctx context.Context, nonce string, r Reply) {
+	o := q.read(r)
+	if d, ok := o.(decided); ok {
+		q.call.decide(ctx, &q.form.gate, d.decision)
+		return
+	}
+	if _, err := q.call.l.opt.Engine.Spend(ctx, nonce, q.form.gate.ID); err != nil {
+		q.lost(ctx, "spend a nonce", err)
 	}
 }
 
@@ -160,11 +207,18 @@ func (q *question) lost(ctx context.Context, what string, err error) {
 // End is for a call that is over: a question of its own is taken back unless
 // another call waits for it. When End returns the client was told, so that what
 // is taken back is so before the call's response ends its stream.
-func (c *Call) End() {
+func (c *Call) End() { c.end(errOver) }
+
+// Leave is for a call whose stream broke. Its question stays open at the client:
+// if the client comes back it is asked again under the same id, and its reply
+// counts whenever it comes.
+func (c *Call) Leave() { c.end(leftError{}) }
+
+func (c *Call) end(cause error) {
 	c.l.mu.Lock()
 	c.leave(func(q *question) {
 		if len(q.calls) == 0 && !q.kept {
-			q.cancel(errOver)
+			q.cancel(cause)
 			c.taken = append(c.taken, q)
 		}
 	})

@@ -29,6 +29,11 @@ type Client struct {
 	Connection any
 	// Ask sends a request to a client of 2025; nil means that it cannot be asked.
 	Ask AskFunc
+	// Keep makes take get the reply to a question about a gate that a call left
+	// open at its client, if it comes; Recall takes back what was kept. Both are
+	// nil where a client cannot come back to its connection.
+	Keep   func(gate, id string, sent time.Time, take func(Reply))
+	Recall func(gate string) (id string, sent time.Time, ok bool)
 }
 
 func (c *Client) modern() bool { return mcp.IsModernProtocol(c.Version) }
@@ -36,7 +41,8 @@ func (c *Client) modern() bool { return mcp.IsModernProtocol(c.Version) }
 // An AskFunc sends a request of that id and returns when the reply is there. An
 // error says that none came: the connection is gone, or ctx ended, upon which
 // the client was told that the request is cancelled. It bounds nothing else: a
-// person may take as long as the gate is open.
+// person may take as long as the gate is open. A cause with a method Left that
+// is true leaves the request open at the client; the Reply says when it left.
 type AskFunc func(ctx context.Context, id, method string, params json.RawMessage) (Reply, error)
 
 // A Reply is what a client answered to a request.

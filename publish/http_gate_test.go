@@ -55,19 +55,54 @@ func TestHTTPElicitationResumed(t *testing.T) {
 	at := listen(t, s, publish.HTTPOptions{})
 	c := at.initializeAs("2025-11-25", declaresForm)
 	call := at.begin(toolCall("1", "relavium_deploy", ""), c.header()...)
-	call.asked()
+	first := call.asked()
 	last := call.ids[len(call.ids)-1]
 	run, _, _ := strings.Cut(last, ".")
 	call.drop()
 	st.waitDetached(t, run, engine.DetachDrop)
 	back := c.get(last)
 	again := back.asked()
+	if string(again.ID) != string(first.ID) || messageOf(t, again) != messageOf(t, first) {
+		t.Errorf("asked again: %s, want the same question %s", again.raw, first.raw)
+	}
 	// As a person would, after a moment.
 	<-time.After(600 * time.Millisecond)
 	c.says(again, approve)
 	m, ok := back.response()
 	if !ok || string(m.ID) != "1" || runOf(textOfResult(t, m)) != run || !strings.Contains(m.raw, "approved") {
 		t.Errorf("the answer = %s, want that of run %s", m.raw, run)
+	}
+}
+
+// A person answers while the stream of the question is broken, and the client
+// does not know that yet.
+func TestHTTPAnswerAfterTheDrop(t *testing.T) {
+	t.Parallel()
+	for reply, want := range map[string]string{approve: engine.Approved, `{"action":"decline"}`: engine.Rejected, `{"action":"cancel"}`: ""} {
+		s, e, st := newStoredServer(t, nil, chained(t, "deploy", "one"))
+		at := listen(t, s, publish.HTTPOptions{})
+		c, stranger := at.initializeAs("2025-11-25", declaresForm), at.initializeAs("2025-11-25", declaresForm)
+		call := at.begin(toolCall("1", "relavium_deploy", ""), c.header()...)
+		q := call.asked()
+		last := call.ids[len(call.ids)-1]
+		run, _, _ := strings.Cut(last, ".")
+		call.drop()
+		st.waitDetached(t, run, engine.DetachDrop)
+		<-time.After(600 * time.Millisecond) // as a person would, after a moment
+		stranger.says(q, approve)            // is not asked
+		c.says(q, reply)
+		c.says(q, approve) // again is not heard
+		gates, err := e.Gates(t.Context(), engine.GateFilter{Run: run})
+		if err != nil || len(gates) != 1 || gates[0].Decision != want {
+			t.Errorf("gates after %s = %+v, %v, want the decision %q", reply, gates, err, want)
+		}
+		if want == "" {
+			continue
+		}
+		m, ok := c.get(last).response()
+		if !ok || !strings.Contains(m.raw, want) {
+			t.Errorf("the answer = %s, want that of run %s", m.raw, run)
+		}
 	}
 }
 

@@ -30,10 +30,20 @@ func (x *exchange) client() gates.Client {
 	if ask := x.request.Ask; ask != nil {
 		c.Ask = func(ctx context.Context, id, method string, params json.RawMessage) (gates.Reply, error) {
 			a, err := ask(ctx, id, method, params)
-			return gates.Reply{Result: a.Result, Refused: a.Refused, Sent: a.Sent, Received: a.Received}, err
+			return replyOf(a), err
 		}
 	}
+	if keep := x.request.Keep; keep != nil {
+		c.Keep = func(gate, id string, sent time.Time, take func(gates.Reply)) {
+			keep(gate, id, sent, func(a transport.Answer) { take(replyOf(a)) })
+		}
+		c.Recall = x.request.Recall
+	}
 	return c
+}
+
+func replyOf(a transport.Answer) gates.Reply {
+	return gates.Reply{Result: a.Result, Refused: a.Refused, Sent: a.Sent, Received: a.Received}
 }
 
 // policy is what the operator allows at the gates of a workflow, which is nil

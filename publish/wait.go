@@ -152,6 +152,9 @@ func (w *wait) interrupted(ctx context.Context) *mcp.CallToolResult {
 		w.detach(ctx, engine.DetachClose)
 		return stopping(w.run) // not written
 	}
+	if errors.Is(cause, transport.ErrClosed) {
+		w.call.Leave()
+	}
 	w.detach(ctx, engine.DetachDrop)
 	return stopping(w.run)
 }

@@ -91,7 +91,7 @@ func (e *endpoint) call(w http.ResponseWriter, r *http.Request, f forms, s *http
 	st.number(version >= mcp.ProtocolVersion20251125)
 	c := &call{id: msg.id, method: msg.method, name: field(msg.params, "name"), final: -1, by: fl}
 	req := e.request(msg, st, &s.Session)
-	req.Ask = s.ask(st)
+	s.asking(req, st)
 	req.Track = func(run string, n int64) {
 		s.track(c, run, n)
 		st.at(run, n)

@@ -210,7 +210,7 @@ func (e *endpoint) resume(r *http.Request, s *httpSession, st *stream, calls []*
 		req := e.again(c, s, func(method string, params json.RawMessage) error {
 			return st.notify(notificationLine(method, params))
 		})
-		req.Ask = s.ask(st)
+		s.asking(req, st)
 		req.Track = func(run string, n int64) {
 			s.track(c, run, n)
 			st.at(run, n)
@@ -480,6 +480,13 @@ func (s *httpSession) unlisten(l *listener) {
 		s.listener = nil
 	}
 	s.spare = slices.DeleteFunc(s.spare, func(other *listener) bool { return other == l })
+}
+
+// asking gives a request the means to ask its client.
+func (s *httpSession) asking(req *Request, st *stream) {
+	if req.Ask = s.ask(st); req.Ask != nil {
+		req.Keep, req.Recall = s.asks.keep, s.asks.recall
+	}
 }
 
 // ask is how the client is asked something on the stream of its call, or nil if

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
 )
@@ -83,6 +84,12 @@ type Request struct {
 	// Ask sends a request to the client; nil means that the transport cannot. It
 	// may be used after the request was answered, as long as the connection is.
 	Ask AskFunc
+	// Keep makes take get the answer to a request about something that was left
+	// open at the client, if it comes; Recall takes back what was kept, its id and
+	// when it was sent, so that it can be asked again. Both are nil where a client
+	// cannot come back to its session.
+	Keep   func(about, id string, sent time.Time, take func(Answer))
+	Recall func(about string) (id string, sent time.Time, ok bool)
 	// OneBody says that the client takes one response and nothing else: what
 	// Notify is given goes nowhere, and the client cannot be asked anything.
 	OneBody bool
