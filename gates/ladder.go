@@ -149,6 +149,9 @@ func (l *Ladder) Begin(c Client, p Policy, run string, say func(line string)) *C
 // Event tells the call what happened in its run, in order. News of the past, as
 // a call hears it that attached late, leads to no question.
 func (c *Call) Event(ctx context.Context, ev *engine.Event) {
+	if c.client.Capabilities.Elicitation == nil {
+		return // it is never asked, whatever happens
+	}
 	switch ev.Type {
 	case engine.GatePaused, engine.BudgetPaused:
 		g, err := c.l.opt.Engine.Gate(ctx, ev.Gate)

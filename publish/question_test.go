@@ -13,6 +13,7 @@ import (
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/gates"
 	"github.com/relavium/relavium-serve/publish"
+	"github.com/relavium/relavium-serve/publish/transport"
 )
 
 // chained is a workflow whose gates open one after the other; a kind may stand
@@ -460,6 +461,50 @@ func TestWaitAsksToo(t *testing.T) {
 	r, m = c.round("4", "relavium_run_wait", args+retry(r, `{"two":`+approve+`}`))
 	if got, want := string(r.StructuredContent), `{"result":["approved","approved"]}`; got != want {
 		t.Errorf("result = %s, want %s", m.raw, want)
+	}
+}
+
+// TestLostQuestionIsJoined loses an input_required result on its way. The same
+// call, which has no state to bring, gets the question of the same run.
+func TestLostQuestionIsJoined(t *testing.T) {
+	t.Parallel()
+	s, e, _ := newServer(t, anyTime, chained(t, "deploy", "one"))
+	call := func(rest string) (transport.Reply, round) {
+		t.Helper()
+		reply := s.Answer(t.Context(), &transport.Request{
+			ID: json.RawMessage("1"), Method: "tools/call", Principal: "local", Session: &transport.Session{},
+			Params: json.RawMessage(`{"name":"relavium_deploy",` + modernForm + rest + `}`),
+			Notify: func(string, json.RawMessage) error { return nil },
+		})
+		if reply.Error != nil {
+			t.Fatal(reply.Error)
+		}
+		var r round
+		if err := json.Unmarshal(reply.Result, &r); err != nil {
+			t.Fatal(err)
+		}
+		return reply, r
+	}
+	lost, first := call("")
+	if first.ResultType != "input_required" || lost.Lost == nil {
+		t.Fatalf("result = %s, want a question that may be lost", lost.Result)
+	}
+	lost.Lost()
+	_, second := call("")
+	if got, want := string(second.Meta["relavium/runId"]), string(first.Meta["relavium/runId"]); got != want {
+		t.Errorf("the same call waits for run %s, want that of the question that was lost, %s", got, want)
+	}
+	_, other := call("") // which was not lost: a deliberate second call
+	if string(other.Meta["relavium/runId"]) == string(first.Meta["relavium/runId"]) {
+		t.Error("a second call joined a run whose question arrived")
+	}
+	_, end := call(retry(second, `{"one":`+approve+`}`))
+	if got, want := string(end.StructuredContent), `{"result":["approved"]}`; got != want {
+		t.Errorf("structuredContent = %s, want %s", got, want)
+	}
+	runs, err := e.Runs(t.Context(), engine.RunFilter{})
+	if err != nil || len(runs) != 2 {
+		t.Errorf("runs = %d, %v, want 2", len(runs), err)
 	}
 }
 
