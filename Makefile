@@ -17,7 +17,7 @@ demo: build ## publish examples/workflows and drive one as an MCP client would
 	@$(GO) run ./integration/demo
 
 # What needs a large download has a target of its own, which .ci/run makes too.
-AGENTS    = TestClaudeCode|TestInspector|TestAISDK
+AGENTS    = TestClaudeCode|TestInspector|TestAISDK|TestLangChain
 
 test: clients ## everything but the agents and the conformance suite
 	$(GO) vet ./...
