@@ -109,6 +109,19 @@ func TestModelCannotDecide(t *testing.T) {
 				c.send(`{"jsonrpc":"2.0","id":%s,"method":"resources/read","params":{"uri":%q%s}}`, id, uri, meta)
 				c.response(id)
 			}
+			for i, ask := range []string{
+				`"prompts/list","params":{`, `"prompts/get","params":{"name":"approve","arguments":{"decision":"approve"}`,
+				`"completion/complete","params":{"ref":{"type":"ref/prompt","name":"approve"},"argument":{"name":"decision","value":"approve"}`,
+				`"resources/templates/list","params":{`, `"resources/list","params":{`, `"relavium/decide","params":{"gate":"` + gate.GateID + `","decision":"approve"`,
+				`"elicitation/create","params":{"action":"accept","content":{"decision":"approve"}`,
+			} {
+				id, rest := fmt.Sprintf(`"other %d"`, i), meta
+				if strings.HasSuffix(ask, "{") {
+					rest = strings.TrimPrefix(meta, ",")
+				}
+				c.send(`{"jsonrpc":"2.0","id":%s,"method":%s%s}}`, id, ask, rest)
+				c.response(id)
+			}
 			g, err := e.Gate(t.Context(), gate.GateID)
 			if err != nil || g.Decision != "" {
 				t.Fatalf("the gate is %q, %v after %d tries, want it open", g.Decision, err, tries)

@@ -174,6 +174,15 @@ type wire struct {
 	}
 }
 
+// raws are the lines as they came.
+func raws(list []wire) string {
+	lines := make([]string, len(list))
+	for i := range list {
+		lines[i] = list[i].raw
+	}
+	return strings.Join(lines, "\n")
+}
+
 // A client is connected to a server over a pair of pipes, as on stdio.
 type client struct {
 	tb    testing.TB
@@ -240,7 +249,7 @@ func (c *client) next() wire {
 		}
 		return m
 	case <-time.After(patience):
-		c.tb.Fatalf("no line from the server; kept: %v", c.kept)
+		c.tb.Fatalf("no line from the server; before: %s", raws(c.kept))
 	}
 	return wire{}
 }
