@@ -154,29 +154,37 @@ func (s *shell) overlayEnv(merged *settings) {
 	}
 }
 
-// prepareHome makes the home if there is none, keeps it private to the user and
-// returns the path of the store in it, whose file it creates.
+// prepareHome makes the home and returns the path of the store in it, whose file
+// it creates.
 func prepareHome(p place) (store string, err error) {
-	if filepath.Dir(p.home) == p.home {
-		return "", homeFault("is the file system's root")
-	}
-	if err := os.MkdirAll(filepath.Dir(p.home), 0o755); err != nil { //nolint:gosec // parents of the home are the user's own choice
-		return "", homeFault("cannot be made")
-	}
-	if err := os.Mkdir(p.home, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", homeFault("cannot be made")
-	}
-	about, err := os.Lstat(p.home)
-	if err != nil || !about.IsDir() {
-		return "", homeFault("is a link or no folder")
-	}
-	if runtime.GOOS != "windows" && about.Mode().Perm()&0o077 != 0 && realPath(p.home) != realPath(p.userHome) {
-		if err := os.Chmod(p.home, 0o700); err != nil { //nolint:gosec // a folder needs its search bit
-			return "", homeFault("is open to others and cannot be closed")
-		}
+	if err := makeHome(p); err != nil {
+		return "", err
 	}
 	store = filepath.Join(p.home, "serve.db")
 	return store, privateFile(store)
+}
+
+// makeHome makes the home if there is none and keeps it private to the user.
+func makeHome(p place) error {
+	if filepath.Dir(p.home) == p.home {
+		return homeFault("is the file system's root")
+	}
+	if err := os.MkdirAll(filepath.Dir(p.home), 0o755); err != nil { //nolint:gosec // parents of the home are the user's own choice
+		return homeFault("cannot be made")
+	}
+	if err := os.Mkdir(p.home, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return homeFault("cannot be made")
+	}
+	about, err := os.Lstat(p.home)
+	if err != nil || !about.IsDir() {
+		return homeFault("is a link or no folder")
+	}
+	if runtime.GOOS != "windows" && about.Mode().Perm()&0o077 != 0 && realPath(p.home) != realPath(p.userHome) {
+		if err := os.Chmod(p.home, 0o700); err != nil { //nolint:gosec // a folder needs its search bit
+			return homeFault("is open to others and cannot be closed")
+		}
+	}
+	return nil
 }
 
 func homeFault(what string) error {
