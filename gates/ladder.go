@@ -334,13 +334,16 @@ func (c *Call) Shut() {
 
 // Answer takes the answers that a retry brings with its state, which must have
 // been opened and checked against this very request. Those of a stale question
-// are ignored: its gate is decided or expired, or it was answered before. The
-// call then waits on. The error is the store's.
+// are ignored: its gate is decided or expired, its run's life is over, or it was
+// answered before. The call then waits on. The error is the store's.
 func (c *Call) Answer(ctx context.Context, s *State, responses json.RawMessage) error {
 	received := c.l.opt.Now()
 	good, err := c.l.opt.Engine.Spend(ctx, s.Nonce, s.ids()...)
 	if err != nil {
 		return err
+	}
+	if s.Over(received) {
+		good = nil
 	}
 	c.l.mu.Lock()
 	c.round = s.Round

@@ -339,6 +339,27 @@ func TestStaleState2026(t *testing.T) {
 	}
 }
 
+// TestStateOfAnEndedLife2026 brings a state back when its run's time is over by
+// the clock, though nothing has ended it yet.
+func TestStateOfAnEndedLife2026(t *testing.T) {
+	t.Parallel()
+	c := newCaller(t, human(), "one")
+	q, _ := c.call("", "")
+	s, err := c.t.ladder.Keys().Open(q.State, engine.Local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.clock.pass(slow)
+	s.Ends = c.clock.Now().Add(-time.Millisecond)
+	w := c.t.attach(client2026(), human())
+	if err := w.call.Answer(t.Context(), s, json.RawMessage(`{"one":`+yes+`}`)); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.t.decisions(); got != "one=" {
+		t.Errorf("decisions = %s, want none", got)
+	}
+}
+
 // TestRetriesAtOnce2026 sends one retry many times at the same instant.
 func TestRetriesAtOnce2026(t *testing.T) {
 	t.Parallel()

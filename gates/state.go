@@ -154,8 +154,7 @@ func (s *State) Of(request, definition string) error {
 	return nil
 }
 
-// Over reports whether the run's life had ended at that time, so that nothing
-// may be left of it.
+// Over reports whether the run's life had ended at that time: no answer counts.
 func (s *State) Over(now time.Time) bool { return !s.Ends.IsZero() && now.After(s.Ends) }
 
 // Refused logs why a state was refused by whoever opened it.
