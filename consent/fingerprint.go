@@ -111,10 +111,8 @@ func (d *Declaration) Validate() error {
 		}
 	}
 	texts := append([]string{d.Command, d.Cwd}, d.Args...)
-	for _, text := range texts {
-		if containsRef(text) {
-			return errors.New("a secret is referred to outside env, where other processes could read it")
-		}
+	if slices.ContainsFunc(texts, containsRef) {
+		return errors.New("a secret is referred to outside env, where other processes could read it")
 	}
 	for name, value := range d.Env {
 		if reason, denied := EnvDenied(name); denied {

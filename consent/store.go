@@ -323,7 +323,7 @@ func (s *Store) lock(ctx context.Context, take func(*flock.Flock, context.Contex
 // open opens the file of the grants if nobody but its user can have written it.
 func (s *Store) open(flags int) (*os.File, fs.FileInfo, error) {
 	path := filepath.Join(s.home, storeFile)
-	if about, err := os.Lstat(path); err == nil && !about.Mode().IsRegular() {
+	if about, err := os.Lstat(path); err == nil && !about.Mode().IsRegular() { //nolint:gosec // a fixed name in the home
 		return nil, nil, &UnsafeError{storeFile, "is a link or no regular file"}
 	}
 	file, err := os.OpenFile(path, flags|openFlags(), 0o600) //nolint:gosec // a fixed name in the home
@@ -335,7 +335,7 @@ func (s *Store) open(flags int) (*os.File, fs.FileInfo, error) {
 	}
 	about, err := file.Stat()
 	reason := ""
-	switch named, nameErr := os.Lstat(path); {
+	switch named, nameErr := os.Lstat(path); { //nolint:gosec // a fixed name in the home
 	case err != nil:
 		reason = "cannot be looked at"
 	case !about.Mode().IsRegular(), nameErr != nil, !os.SameFile(named, about):
@@ -355,7 +355,7 @@ func (s *Store) makeHome() error {
 	if err := os.MkdirAll(filepath.Dir(s.home), 0o755); err != nil { //nolint:gosec // parents of the home are the user's own choice
 		return pathless("making the home folder", err)
 	}
-	if err := os.Mkdir(s.home, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(s.home, 0o700); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the home is the user's own choice
 		return pathless("making the home folder", err)
 	}
 	return s.checkHome()
@@ -364,7 +364,7 @@ func (s *Store) makeHome() error {
 // checkHome refuses a home folder in which others could put a file.
 func (s *Store) checkHome() error {
 	const name = "the home folder"
-	about, err := os.Lstat(s.home)
+	about, err := os.Lstat(s.home) //nolint:gosec // the home is the user's own choice
 	switch {
 	case err != nil:
 		return pathless("the home folder", err)

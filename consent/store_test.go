@@ -16,34 +16,31 @@ import (
 	"time"
 )
 
-// TestMain lets the test binary stand in for another process that writes grants.
-func TestMain(m *testing.M) {
-	if home := os.Getenv("CONSENT_TEST_HOME"); home != "" {
-		os.Exit(writeMany(home, os.Getenv("CONSENT_TEST_NAME")))
-	}
-	os.Exit(m.Run())
-}
-
 const (
 	writers   = 4
 	perWriter = 60
 )
 
-// writeMany grants declarations of its own and revokes every third again.
-func writeMany(home, name string) int {
+// TestOtherProcess is a process of TestStoreConcurrent: it grants declarations of
+// its own and revokes every third again.
+func TestOtherProcess(t *testing.T) {
+	home, name := os.Getenv("CONSENT_TEST_HOME"), os.Getenv("CONSENT_TEST_NAME")
+	if home == "" {
+		t.Skip("runs as another process only")
+	}
 	s, err := Open(home, nil)
-	for i := 0; err == nil && i < perWriter; i++ {
-		var digest string
-		digest, err = s.Grant(context.Background(), numbered(name, i))
-		if err == nil && i%3 == 0 {
-			err = s.Revoke(context.Background(), digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range perWriter {
+		digest := mustGrant(t, s, numbered(name, i))
+		if i%3 != 0 {
+			continue
+		}
+		if err := s.Revoke(t.Context(), digest); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
 }
 
 func numbered(name string, i int) *Declaration {
@@ -428,9 +425,9 @@ func TestStoreConcurrent(t *testing.T) {
 	s, path := newStore(t)
 	children := make([]*exec.Cmd, writers)
 	for i := range children {
-		children[i] = exec.CommandContext(t.Context(), self)
+		children[i] = exec.CommandContext(t.Context(), self, "-test.run=^TestOtherProcess$")
 		children[i].Env = append(os.Environ(), "CONSENT_TEST_HOME="+filepath.Dir(path), "CONSENT_TEST_NAME=p"+strconv.Itoa(i))
-		children[i].Stderr = os.Stderr
+		children[i].Stdout = os.Stderr
 		if err := children[i].Start(); err != nil {
 			t.Fatal(err)
 		}
