@@ -63,7 +63,7 @@ func (s *Server) took(ctx context.Context, x *exchange, run string, ev *engine.E
 		s.log.WarnContext(ctx, "read a run", slog.String("run", run), slog.Any("error", err))
 		return 0
 	}
-	return ev.Time.Sub(r.Created).Milliseconds()
+	return r.Ended.Sub(r.Created).Milliseconds()
 }
 
 func number(values ...*int64) int64 {

@@ -44,7 +44,7 @@ func TestDurationOfEveryOutcome(t *testing.T) {
 			t.Fatal(err)
 		}
 		ms, err := strconv.ParseInt(string(got.Meta["relavium/durationMs"]), 10, 64)
-		if want := r.Ended.Sub(r.Created).Milliseconds(); err != nil || got.IsError != tt.isError || ms < wait.Milliseconds() || ms > want+1 || ms < want-1 {
+		if want := r.Ended.Sub(r.Created).Milliseconds(); err != nil || got.IsError != tt.isError || ms < wait.Milliseconds() || ms != want {
 			t.Errorf("%s: isError %t, durationMs %s, want %t and %d, over %d", tt.tool, got.IsError, got.Meta["relavium/durationMs"], tt.isError, want, wait.Milliseconds())
 		}
 	}
