@@ -51,7 +51,7 @@ func TestDecide(t *testing.T) {
 func TestDecideLate(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil)
-	_, gate := d.start(flow{})
+	_, gate := d.start(flow{bare: true})
 	if _, err := d.engine.Decide(t.Context(), gate.ID, engine.Decision{Decision: engine.Rejected, By: "local", Via: engine.ViaCLI}); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestDecideRefused(t *testing.T) {
 			return fmt.Errorf("%w of %s by %s", errors.New("no <console>"), r.Workflow, by)
 		}
 	})
-	_, gate := d.start(flow{})
+	_, gate := d.start(flow{bare: true})
 	d.page("/gates/"+gate.ID).has("Not decided here", "no &lt;console&gt; of heron by local")
 	d.page("/gates/" + gate.ID).lacks(`name="decision"`)
 	if a := d.send("/gates/"+gate.ID, url.Values{"decision": {"approve"}}); a.status != http.StatusForbidden {
@@ -160,7 +160,7 @@ func TestInboxPages(t *testing.T) {
 	d.page("/").has("Nothing waits.")
 	var want []string
 	for range gatesPerPage + 2 {
-		_, gate := d.start(flow{})
+		_, gate := d.start(flow{bare: true})
 		want = append(want, gate.ID)
 	}
 	first := d.page("/")

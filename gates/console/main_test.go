@@ -210,6 +210,7 @@ type flow struct {
 	name    string
 	value   string // expression of the transform before the gate
 	timeout int    // ms; 0 means none
+	bare    bool   // without transforms, which take time
 }
 
 func (f flow) parse(t *testing.T) *workflows.Workflow {
@@ -235,7 +236,18 @@ func (f flow) parse(t *testing.T) *workflows.Workflow {
 	if f.assign != "" {
 		assign = "assignee: " + q(f.assign) + ", "
 	}
-	src := fmt.Sprintf(`schema_version: '1.0'
+	if f.bare {
+		return parse(t, `schema_version: '1.0'
+workflow:
+  id: heron
+  nodes:
+    - { id: start, type: input }
+    - { id: check, type: human_gate, gate_type: approval, message_template: 'Go on?' }
+    - { id: result, type: output }
+  edges: [{ from: start, to: check }, { from: check, to: result }]
+`)
+	}
+	return parse(t, fmt.Sprintf(`schema_version: '1.0'
 workflow:
   id: heron
   version: '0.1.0'
@@ -253,7 +265,11 @@ workflow:
     - { from: plan, to: check }
     - { from: check, to: last }
     - { from: last, to: result }
-`, q(or(f.name, "The plan")), q(or(f.value, "({steps: 3})")), or(f.kind, "approval"), timeout, assign, q(or(f.message, "Go on?")))
+`, q(or(f.name, "The plan")), q(or(f.value, "({steps: 3})")), or(f.kind, "approval"), timeout, assign, q(or(f.message, "Go on?"))))
+}
+
+func parse(t *testing.T, src string) *workflows.Workflow {
+	t.Helper()
 	w, _, err := workflows.Parse("heron.relavium.yaml", []byte(src), workflows.Options{})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, src)

@@ -94,7 +94,7 @@ func TestHugeOutput(t *testing.T) {
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil)
-	run, gate := d.start(flow{})
+	run, gate := d.start(flow{bare: true})
 	d.page("/runs/"+run+"/cancel").has("Cancel this run?", "heron is waiting")
 	if r, err := d.engine.Run(t.Context(), run, ""); err != nil || r.State != engine.Waiting {
 		t.Fatalf("looking at the question made the run %v, %v", r, err)
@@ -122,7 +122,7 @@ func TestRuns(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil)
 	d.page("/runs").has("No runs.")
-	w := flow{}.parse(t)
+	w := flow{bare: true}.parse(t)
 	var ids []string
 	for range runsPerPage + 3 {
 		started, err := d.engine.Start(t.Context(), engine.StartRequest{
@@ -155,9 +155,9 @@ func TestLive(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil)
 	before := d.page("/")
-	_, gate := d.start(flow{})
+	_, gate := d.start(flow{bare: true})
 	d.hears(before, nil) // already other than the page
-	another := func() { d.start(flow{}) }
+	another := func() { d.start(flow{bare: true}) }
 	d.hears(d.page("/"), another)
 	d.hears(d.page("/runs"), another)
 	decide := func() {
@@ -167,7 +167,7 @@ func TestLive(t *testing.T) {
 	}
 	d.hears(d.page("/gates/"+gate.ID), decide)
 	var run string
-	run, gate = d.start(flow{})
+	run, gate = d.start(flow{bare: true})
 	d.hears(d.page("/runs/"+run), decide)
 }
 
@@ -232,7 +232,7 @@ func TestLiveLogout(t *testing.T) {
 func TestPrefix(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, func(o *Options) { o.Prefix = "/console" })
-	run, gate := d.start(flow{})
+	run, gate := d.start(flow{bare: true})
 	for _, path := range []string{"", "/", "/runs", "/runs/" + run, "/gates/" + gate.ID, "/runs/" + run + "/cancel"} {
 		page := d.page(path)
 		for _, m := range regexp.MustCompile(`(?:href|action|src|data-live)="([^"]*)"`).FindAllStringSubmatch(page.body, -1) {

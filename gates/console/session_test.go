@@ -46,7 +46,7 @@ func TestNoSession(t *testing.T) {
 func TestForgedForms(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, nil)
-	run, gate := d.start(flow{})
+	run, gate := d.start(flow{bare: true})
 	good := d.page("/gates/" + gate.ID).form()
 	_, port, _ := strings.Cut(strings.TrimPrefix(d.server.URL, "http://"), ":")
 	for name, change := range map[string]func(r *http.Request, form url.Values){
