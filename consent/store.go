@@ -26,7 +26,7 @@ const (
 )
 
 const (
-	maxStoreBytes = 32 << 20
+	maxStoreBytes = 16 << 20
 	revokeRoom    = 1 << 20 // kept free of grants, so that each can be taken back
 	lockWait      = 30 * time.Second
 	lockRetry     = 2 * time.Millisecond
