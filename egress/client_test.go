@@ -254,6 +254,26 @@ func TestResponseBounds(t *testing.T) {
 	}
 }
 
+// Each error that ends a request is reported in its own type, a refusal too.
+func TestReport(t *testing.T) {
+	t.Parallel()
+	_, client, _ := public(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusFound) }, nil)
+	for u, want := range map[string]Reason{"https://other.example/": ReasonOrigin, "https://mcp.example/": ReasonRedirect} {
+		var reported []error
+		ctx := WithReport(t.Context(), func(err error) { reported = append(reported, err) })
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := client.Do(req); err == nil {
+			_ = resp.Body.Close()
+		}
+		if len(reported) != 1 || ReasonOf(reported[0]) != want {
+			t.Errorf("GET %s reported %v, want %s once", u, reported, want)
+		}
+	}
+}
+
 // The header of an answer is bounded as well.
 func TestHeaderBound(t *testing.T) {
 	t.Parallel()
@@ -280,7 +300,7 @@ func TestDeadlines(t *testing.T) {
 		case "/stream":
 			w.Header().Set("Content-Type", "text/event-stream")
 			_ = http.NewResponseController(w).Flush()
-			timer := time.NewTimer(400 * time.Millisecond) // past the deadline of what is no stream
+			timer := time.NewTimer(1300 * time.Millisecond) // past the deadline of what is no stream
 			defer timer.Stop()
 			<-timer.C
 			_, _ = io.WriteString(w, "data: late\n\n")
@@ -291,7 +311,7 @@ func TestDeadlines(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	}
-	_, client, _ := public(t, h, func(o *Options) { o.Timeout = 200 * time.Millisecond })
+	_, client, _ := public(t, h, func(o *Options) { o.Timeout = time.Second })
 	for path, want := range map[string]bool{"/silent": false, "/slow": false, "/stream": true} {
 		resp, err := get(t, client, "https://mcp.example"+path)
 		var body []byte
@@ -305,8 +325,8 @@ func TestDeadlines(t *testing.T) {
 			}
 			continue
 		}
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "200ms") {
-			t.Errorf("%s: error = %v, want the deadline of 200ms", path, err)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "within 1s") {
+			t.Errorf("%s: error = %v, want the deadline of 1s", path, err)
 		}
 		if Unsent(err) {
 			t.Errorf("%s: Unsent = true, want false", path)

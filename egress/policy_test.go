@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"testing"
 )
@@ -146,6 +147,35 @@ func TestClassifyForms(t *testing.T) {
 	}
 	if got, want := Class(9).String()+" "+Reserved.String()+" "+Metadata.String()+" "+Local.String()+" "+Public.String(), "unknown reserved metadata local public"; got != want {
 		t.Errorf("String = %q, want %q", got, want)
+	}
+}
+
+// What the standard library knows as special is never public, anywhere in the space.
+func TestClassifyAgreesWithNetip(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 2))
+	public := 0
+	for i := range 200_000 {
+		var b [16]byte
+		for j := range b {
+			b[j] = byte(r.Uint32())
+		}
+		a := netip.AddrFrom16(b)
+		if i%2 == 0 {
+			a = netip.AddrFrom4([4]byte(b[:4]))
+		}
+		special := a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() ||
+			!a.IsGlobalUnicast()
+		got := Classify(a)
+		if got.Class == Public {
+			public++
+		}
+		if special && got.Class == Public {
+			t.Fatalf("Classify(%v) = %+v, want it refused", a, got)
+		}
+	}
+	if public < 50_000 {
+		t.Errorf("%d public of 200000, want most of IPv4 and an eighth of IPv6", public)
 	}
 }
 
