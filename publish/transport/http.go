@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -156,6 +157,15 @@ func (e *endpoint) routes() http.Handler {
 		r.Method(method, "/healthz", plain(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") }))
 		r.Method(method, "/readyz", plain(e.ready))
 	}
+	r.MethodNotAllowed(plain(func(w http.ResponseWriter, r *http.Request) {
+		// Every method that the route has (RFC 9110 15.5.6); the router tells one of them.
+		allow := "GET, HEAD"
+		if strings.TrimSuffix(r.URL.Path, "/") == "/mcp" {
+			allow = "GET, POST, DELETE"
+		}
+		w.Header().Set("Allow", allow)
+		say(w, http.StatusMethodNotAllowed, "method not allowed")
+	}))
 	r.NotFound(plain(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusNotFound, "not found") }))
 	return r
 }

@@ -363,3 +363,26 @@ func TestPlace(t *testing.T) {
 		}
 	}
 }
+
+// TestHTTPAllow: what a route does not answer names every method that it does.
+func TestHTTPAllow(t *testing.T) {
+	t.Parallel()
+	p := listen(t, &HTTP{})
+	for path, want := range map[string]string{"": "GET, POST, DELETE", "/": "GET, POST, DELETE", "/../healthz": "GET, HEAD"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, p.url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if path == "/../healthz" {
+			req.URL.Path = "/healthz"
+		}
+		resp, err := p.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if got := resp.Header.Get("Allow"); resp.StatusCode != http.StatusMethodNotAllowed || got != want {
+			t.Errorf("PUT %s = %d, Allow %q, want 405, %q", req.URL.Path, resp.StatusCode, got, want)
+		}
+	}
+}
