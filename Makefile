@@ -1,6 +1,6 @@
 # make help lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-clients conformance lint fmt fuzz bench vuln clean
+.PHONY: help build demo test test-long test-clients conformance lint fmt fuzz bench vuln clean
 GO       ?= go
 TOOLS    := bin/tools
 FUZZTIME ?= 10s
@@ -23,6 +23,9 @@ test: clients ## everything but the agents and the conformance suite
 	$(GO) vet ./...
 	$(GO) test -race -timeout 20m -skip '^($(AGENTS)|TestSuite)$$' $(TESTFLAGS) ./...
 	@echo 'left out: $(subst |, ,$(AGENTS)) (make test-clients), TestSuite (make conformance)'
+
+test-long: ## the HTTP tests that `test` scales down, at full length (20 minutes)
+	$(GO) test -count=1 -timeout 40m -run HTTP ./publish -long
 
 test-clients: clients ## the built binary with real MCP clients and agents (first time: 1 GB from npm)
 	@scripts/peers conformance agents
