@@ -16,7 +16,7 @@ import (
 
 func (a *app) consentCommand() *cobra.Command {
 	cmd := group("consent", "List, show, give and take back consent to local MCP servers",
-		"  relavium-serve consent list\n  relavium-serve consent digest < server.json",
+		"  relavium-serve consent list\n  relavium-serve consent digest < examples/consent/server.json",
 		a.consentListCommand(), a.consentShowCommand(), a.consentGrantCommand(), a.consentRevokeCommand(), a.consentDigestCommand())
 	cmd.Long = `List, show, give and take back consent to local MCP servers.
 
@@ -70,7 +70,7 @@ func (a *app) consentShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show DIGEST",
 		Short:   "Show what one grant is for",
-		Example: "  relavium-serve consent show v1:50264fc33efd1056148d3d6642a98fcb74e03b214ed9c380feddb92f7e1714c2",
+		Example: "  relavium-serve consent show DIGEST",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.checkDigest(args[0]); err != nil {
@@ -128,7 +128,7 @@ declaration, let "consent digest" print its digest, and pass that on.
 
 Granting a server by the name that workflows give it, with a question on the
 terminal, is not offered by this build.`,
-		Example: "  relavium-serve consent grant --digest v1:50264fc33efd1056148d3d6642a98fcb74e03b214ed9c380feddb92f7e1714c2 < server.json",
+		Example: "  relavium-serve consent grant --digest v1:966e77f5a00a880a5b2fcd427784d18c9649870f9b7c2c7c9184112419e3c5b3 < examples/consent/server.json",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a.entered = true
@@ -186,7 +186,7 @@ func (a *app) consentRevokeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "revoke DIGEST",
 		Short:   "Take a grant back: the next start of the server is refused",
-		Example: "  relavium-serve consent revoke v1:50264fc33efd1056148d3d6642a98fcb74e03b214ed9c380feddb92f7e1714c2",
+		Example: "  relavium-serve consent revoke DIGEST",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.checkDigest(args[0]); err != nil {
@@ -217,7 +217,7 @@ func (a *app) consentDigestCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "digest",
 		Short:   "Print the digest of the declaration on the standard input",
-		Example: `  echo '{"transport":"stdio","command":"/bin/x","args":[],"env":{},"cwd":"/w"}' | relavium-serve consent digest`,
+		Example: "  relavium-serve consent digest < examples/consent/server.json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			a.entered = true

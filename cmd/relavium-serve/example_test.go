@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -10,8 +11,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestExamplesRun runs every example of every help text that names no run and no
-// gate, in the repository's root, without a person: it ends well, or at a gate.
+// TestExamplesRun runs every example of every help text that names no run, gate or
+// digest of a grant, in the repository's root, without a person: it ends well, or
+// at a gate.
 func TestExamplesRun(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs(filepath.Join("..", ".."))
@@ -28,18 +30,25 @@ func TestExamplesRun(t *testing.T) {
 		}
 		for line := range strings.Lines(cmd.Example) {
 			line, _, _ = strings.Cut(strings.TrimSpace(line), " >")
+			line, input, hasInput := strings.Cut(line, " < ")
+			var stdin []byte
+			if hasInput {
+				if stdin, err = os.ReadFile(filepath.Join(root, input)); err != nil {
+					t.Error(err)
+				}
+			}
 			words := strings.Fields(line)
 			if len(words) < 2 || words[0] != "relavium-serve" {
 				t.Errorf("%s: example %q is no command line", cmd.CommandPath(), line)
 				continue
 			}
 			waits := words[1] == "console" || strings.Contains(line, "--transport http")
-			if waits || strings.Contains(line, "RUN") || names.MatchString(line) {
+			if waits || strings.Contains(line, "RUN") || strings.Contains(line, "DIGEST") || names.MatchString(line) {
 				continue
 			}
 			ran++
 			stderr := new(bytes.Buffer)
-			code := run(t.Context(), append(words[1:], "--cwd", root), strings.NewReader(""), new(bytes.Buffer), stderr, environ)
+			code := run(t.Context(), append(words[1:], "--cwd", root), bytes.NewReader(stdin), new(bytes.Buffer), stderr, environ)
 			if code != exitDone && code != exitWaiting {
 				t.Errorf("%s = exit %d, want 0 or 3\n%s", line, code, stderr)
 			}
