@@ -26,6 +26,7 @@ type bench struct {
 	rounds int
 	runs   int
 	gates  int
+	calls  int
 	binary string
 	w      io.Writer
 }
@@ -70,7 +71,16 @@ func (o *opened) settle(ctx context.Context, every time.Duration) error {
 // A result is what the turns of one system came to.
 type result struct {
 	p50, p99 time.Duration // one at a time
+	alone    float64       // units a second one at a time
+	many     time.Duration // p50 at 32 at a time
 	rate     float64       // units a second at 32 at a time
+}
+
+// A row is one thing that was measured; a limit of 0 means that it has no goal.
+type row struct {
+	what, unit string
+	got, limit float64
+	atLeast    bool
 }
 
 func (b *bench) measure(ctx context.Context) error {
@@ -85,19 +95,23 @@ func (b *bench) measure(ctx context.Context) error {
 func (b *bench) all(ctx context.Context, dir string) error {
 	journal3, journal20 := journal(3), journal(20)
 	systems := []system{journal3, bare(), pure(), transform(), journal20, bareSteps(), effects(), fullCommit(), gate(warm + b.runs)}
+	eras := []string{session, stateless}
+	for _, era := range eras {
+		systems = append(systems, bareHTTP(era), pureHTTP(era))
+	}
 	results, err := b.turns(ctx, dir, systems)
 	if err != nil {
 		return err
 	}
 	out := tabwriter.NewWriter(b.w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintf(out, "\tp50 ms\tp99 ms\tper s at %d\t\n", parallel)
+	_, _ = fmt.Fprintf(out, "\tp50 ms\tp99 ms\tper s\tp50 ms at %d\tper s at %d\t\n", parallel, parallel)
 	for i := range systems {
 		r := results[i]
-		rate := "-"
+		many, rate := "-", "-"
 		if r.rate > 0 {
-			rate = fmt.Sprintf("%.0f", r.rate)
+			many, rate = fmt.Sprintf("%.2f", ms(r.many)), fmt.Sprintf("%.0f", r.rate)
 		}
-		_, _ = fmt.Fprintf(out, "%s\t%.2f\t%.2f\t%s\t\n", systems[i].name, ms(r.p50), ms(r.p99), rate)
+		_, _ = fmt.Fprintf(out, "%s\t%.2f\t%.2f\t%.0f\t%s\t%s\t\n", systems[i].name, ms(r.p50), ms(r.p99), r.alone, many, rate)
 	}
 	if err := out.Flush(); err != nil {
 		return err
@@ -121,13 +135,10 @@ func (b *bench) all(ctx context.Context, dir string) error {
 		iEffects
 		iFull
 		iGate
+		iHTTP // a bare tool and ours for each era
 	)
 	ratio := func(x, y int) float64 { return float64(results[x].p50) / float64(results[y].p50) }
-	rows := []struct {
-		what, unit string
-		got, limit float64
-		atLeast    bool
-	}{
+	rows := []row{
 		{"3 nodes without an expression against a bare run, p50", "x", ratio(iPure, iBare), 2, false},
 		{"the same, throughput", "x", results[iPure].rate / results[iBare].rate, 0.5, true},
 		{"20 nodes with 16 recorded effects against a journal, p50", "x", ratio(iEffects, iJournal20), 5, false},
@@ -141,10 +152,29 @@ func (b *bench) all(ctx context.Context, dir string) error {
 		{fmt.Sprintf("memory that %d waiting gates add", b.gates), "MB", idle.mb, 50, false},
 		{"idle time that they add", "% of a core", idle.percent, 0.5, false},
 	}
+	for i, era := range eras {
+		bare, ours := results[iHTTP+2*i], results[iHTTP+2*i+1]
+		held, err := b.waiting(ctx, filepath.Join(dir, "waiting-"+era), era)
+		if err != nil {
+			return fmt.Errorf("waiting, %s: %w", era, err)
+		}
+		rows = append(rows,
+			row{what: "3 nodes over HTTP " + era + " against an mcp-go tool, p50", unit: "x", got: float64(ours.p50) / float64(bare.p50)},
+			row{what: "the same, throughput", unit: "x", got: ours.alone / bare.alone},
+			row{what: fmt.Sprintf("the same, %d callers, p50", parallel), unit: "x", got: float64(ours.many) / float64(bare.many)},
+			row{what: "the same, throughput", unit: "x", got: ours.rate / bare.rate},
+			row{what: fmt.Sprintf("memory that %d waiting calls add", b.calls), unit: "MB", got: held.mb},
+			row{what: "for each of them in the server", unit: "goroutines", got: held.goroutines},
+		)
+	}
 	_, _ = fmt.Fprintln(b.w)
 	out = tabwriter.NewWriter(b.w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(out, "TARGET\tREACHED\tGOAL\t")
 	for _, r := range rows {
+		if r.limit == 0 {
+			_, _ = fmt.Fprintf(out, "%s\t%.2f %s\t-\t\n", r.what, r.got, r.unit)
+			continue
+		}
 		word, met := "at most", r.got <= r.limit
 		if r.atLeast {
 			word, met = "at least", r.got >= r.limit
@@ -178,9 +208,11 @@ func (b *bench) turns(ctx context.Context, dir string, systems []system) ([]resu
 	out := make([]result, len(systems))
 	for i, rs := range rounds {
 		out[i] = result{
-			p50:  middle(rs, func(r result) time.Duration { return r.p50 }),
-			p99:  middle(rs, func(r result) time.Duration { return r.p99 }),
-			rate: middle(rs, func(r result) float64 { return r.rate }),
+			p50:   middle(rs, func(r result) time.Duration { return r.p50 }),
+			p99:   middle(rs, func(r result) time.Duration { return r.p99 }),
+			alone: middle(rs, func(r result) float64 { return r.alone }),
+			many:  middle(rs, func(r result) time.Duration { return r.many }),
+			rate:  middle(rs, func(r result) float64 { return r.rate }),
 		}
 	}
 	return out, nil
@@ -211,6 +243,7 @@ func (b *bench) turn(ctx context.Context, dir string, s *system) (r result, err 
 		}
 		times = append(times, time.Since(began))
 	}
+	r.alone = float64(len(times)) / total(times).Seconds()
 	slices.Sort(times)
 	r.p50, r.p99 = times[len(times)/2], times[len(times)*99/100]
 	if s.serial {
@@ -218,16 +251,23 @@ func (b *bench) turn(ctx context.Context, dir string, s *system) (r result, err 
 	}
 	var left atomic.Int64
 	left.Store(int64(3 * b.runs))
+	times = make([]time.Duration, 3*b.runs)
 	failed := make(chan error, parallel)
 	var work sync.WaitGroup
 	began := time.Now()
 	for range parallel {
 		work.Go(func() {
-			for left.Add(-1) >= 0 {
+			for {
+				i := left.Add(-1)
+				if i < 0 {
+					return
+				}
+				asked := time.Now()
 				if err := o.once(ctx); err != nil {
 					failed <- err
 					return
 				}
+				times[i] = time.Since(asked)
 			}
 		})
 	}
@@ -236,6 +276,8 @@ func (b *bench) turn(ctx context.Context, dir string, s *system) (r result, err 
 		return r, err
 	}
 	r.rate = float64(3*b.runs) / time.Since(began).Seconds()
+	slices.Sort(times)
+	r.many = times[len(times)/2]
 	select {
 	case err := <-failed:
 		return r, err
@@ -251,6 +293,13 @@ func middle[T time.Duration | float64](rs []result, of func(result) T) T {
 	}
 	slices.Sort(values)
 	return values[len(values)/2]
+}
+
+func total(times []time.Duration) (sum time.Duration) {
+	for _, t := range times {
+		sum += t
+	}
+	return sum
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -16,11 +16,12 @@ func main() {
 	rounds := flag.Int("rounds", 3, "how often each system has its turn")
 	runs := flag.Int("runs", 300, "runs one at a time in a turn; three times as many at 32 at a time")
 	gates := flag.Int("gates", 10_000, "waiting gates of the idle measurement")
+	calls := flag.Int("calls", 1000, "waiting calls of the HTTP measurement")
 	binary := flag.String("binary", "bin/relavium-serve", "the built binary")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	b := bench{rounds: *rounds, runs: *runs, gates: *gates, binary: *binary, w: os.Stdout}
+	b := bench{rounds: *rounds, runs: *runs, gates: *gates, calls: *calls, binary: *binary, w: os.Stdout}
 	if err := b.measure(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

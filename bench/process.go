@@ -29,11 +29,21 @@ type server struct {
 
 // serve starts the binary in a folder that holds workflows/ and home/.
 func (b *bench) serve(ctx context.Context, dir string) (*server, error) {
+	s, err := b.command(ctx, dir, "--log-level", "error")
+	if err != nil {
+		return nil, err
+	}
+	return s, s.cmd.Start()
+}
+
+// command is what serve starts, with these arguments besides.
+func (b *bench) command(ctx context.Context, dir string, more ...string) (*server, error) {
 	binary, err := filepath.Abs(b.binary)
 	if err != nil {
 		return nil, err
 	}
-	s := &server{cmd: exec.CommandContext(ctx, binary, "serve", "--workflows", "workflows", "--publish", "@mcp_call", "--log-level", "error")} //nolint:gosec // our own binary
+	args := append([]string{"serve", "--workflows", "workflows", "--publish", "@mcp_call"}, more...)
+	s := &server{cmd: exec.CommandContext(ctx, binary, args...)} //nolint:gosec // our own binary
 	s.cmd.Dir = dir
 	s.cmd.Env = []string{"RELAVIUM_HOME=" + filepath.Join(dir, "home"), "PATH=" + os.Getenv("PATH"), "HOME=" + dir}
 	s.cmd.Stderr = os.Stderr
@@ -45,7 +55,7 @@ func (b *bench) serve(ctx context.Context, dir string) (*server, error) {
 		return nil, err
 	}
 	s.out = bufio.NewReader(out)
-	return s, s.cmd.Start()
+	return s, nil
 }
 
 // list opens a session and asks for the tools.

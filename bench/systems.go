@@ -274,14 +274,17 @@ func ours(name, fragment string) system {
 	}
 }
 
-func pure() system {
-	return ours("3 nodes, no expression", `
+// unexpressed is three nodes without an expression.
+const unexpressed = `
   nodes:
     - {id: in, type: input}
     - {id: join, type: merge, merge_strategy: concat}
     - {id: out, type: output}
   edges: [{from: in, to: join}, {from: join, to: out}]
-`)
+`
+
+func pure() system {
+	return ours("3 nodes, no expression", unexpressed)
 }
 
 func transform() system {
