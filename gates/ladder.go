@@ -342,7 +342,7 @@ func (c *Call) Answer(ctx context.Context, s *State, responses json.RawMessage) 
 	if err != nil {
 		return err
 	}
-	if s.Over(received) {
+	if s.Over(received) || !c.policy.elicits() { // the operator may have closed the rung since
 		good = nil
 	}
 	c.l.mu.Lock()

@@ -360,6 +360,31 @@ func TestStateOfAnEndedLife2026(t *testing.T) {
 	}
 }
 
+// TestRungClosedMeanwhile2026 answers a question after the operator took the rung
+// away.
+func TestRungClosedMeanwhile2026(t *testing.T) {
+	t.Parallel()
+	for _, now := range []Policy{
+		{Accept: []string{AcceptConsole, AcceptCLI}},
+		{Accept: []string{AcceptElicitation, AcceptCLI}, NotRequester: true},
+	} {
+		c := newCaller(t, human(), "one")
+		q, _ := c.call("", "")
+		s, err := c.t.ladder.Keys().Open(q.State, engine.Local)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.clock.pass(slow)
+		w := c.t.attach(client2026(), now)
+		if err := w.call.Answer(t.Context(), s, json.RawMessage(`{"one":`+yes+`}`)); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.t.decisions(); got != "one=" {
+			t.Errorf("decisions under %+v = %s, want none", now, got)
+		}
+	}
+}
+
 // TestRetriesAtOnce2026 sends one retry many times at the same instant.
 func TestRetriesAtOnce2026(t *testing.T) {
 	t.Parallel()

@@ -61,6 +61,11 @@ type Policy struct {
 	NotRequester bool            // whoever started the run may not answer
 }
 
+// elicits reports whether an answer through the caller's client may decide.
+func (p *Policy) elicits() bool {
+	return !p.NotRequester && slices.Contains(p.Accept, AcceptElicitation)
+}
+
 // A rung is how a call asks its own client.
 type rung int
 
@@ -76,7 +81,7 @@ const (
 func rungOf(c *Client, p *Policy, page func() bool) rung {
 	e := c.Capabilities.Elicitation
 	switch {
-	case e == nil || p.NotRequester || !slices.Contains(p.Accept, AcceptElicitation):
+	case e == nil || !p.elicits():
 		return noRung
 	case c.Version < mcp.ProtocolVersion20250618: // before elicitation was
 		return noRung
