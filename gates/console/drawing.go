@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ const (
 	layerGap  = 46.0
 	laneWidth = 20.0 // that an edge takes up where it passes a layer
 	margin    = 12.0
+	maxLabel  = 14 // characters
 )
 
 // A larger graph is listed only.
@@ -54,10 +56,18 @@ type wire struct {
 	State          string // live, dead or open
 	Data           bool
 	Label          string
+	Full           string // the label, whole
 	LabelX, LabelY string
 	LabelWidth     string
 	LabelLeft      string
 	LabelTop       string
+}
+
+func (w *wire) rank() int {
+	if w.State == "live" {
+		return 1
+	}
+	return 0
 }
 
 // A spot is what takes up room in a layer: a node, or an edge on its way.
@@ -78,7 +88,7 @@ func (s *spot) width() float64 {
 
 // draw lays the graph out in layers, from its inputs down. It is nil for a graph
 // that is too large to be of use as a picture.
-func draw(w *workflows.Workflow, states []engine.NodeState) *drawing {
+func draw(w *workflows.Workflow, states []engine.NodeState, ended bool) *drawing {
 	edges := drawnEdges(w)
 	if len(w.Nodes) == 0 || len(w.Nodes) > maxDrawnNodes || len(edges) > maxDrawnEdges || len(states) != len(w.Nodes) {
 		return nil
@@ -102,10 +112,13 @@ func draw(w *workflows.Workflow, states []engine.NodeState) *drawing {
 	for i, e := range edges {
 		d.Lines = append(d.Lines, drawWire(w, e, routes[i], states))
 	}
+	slices.SortStableFunc(d.Lines, func(a, b wire) int { // taken ones on top of the others
+		return cmp.Compare(a.rank(), b.rank())
+	})
 	for _, layer := range layers {
 		for _, s := range layer {
 			if s.node >= 0 {
-				d.Boxes = append(d.Boxes, drawBox(&w.Nodes[s.node], &states[s.node], s))
+				d.Boxes = append(d.Boxes, drawBox(&w.Nodes[s.node], &states[s.node], ended, s))
 			}
 		}
 	}
@@ -246,7 +259,7 @@ func number(f float64) string {
 	return strings.TrimSuffix(strings.TrimSuffix(fmt.Sprintf("%.1f", f), "0"), ".")
 }
 
-func drawBox(n *workflows.Node, state *engine.NodeState, s *spot) box {
+func drawBox(n *workflows.Node, state *engine.NodeState, ended bool, s *spot) box {
 	name := n.Label
 	if name == "" {
 		name = n.ID
@@ -255,10 +268,33 @@ func drawBox(n *workflows.Node, state *engine.NodeState, s *spot) box {
 	return box{
 		Anchor: fmt.Sprintf("step-%d", s.node), X: number(left), Y: number(top),
 		SignX: number(left + 16), TextX: number(left + 30), NameY: number(top + 22), NoteY: number(top + 39),
-		Name: line(name, 17), Note: typeWord(n.Type()) + " · " + state.State,
-		Full: line(name, 200) + " (" + typeWord(n.Type()) + "): " + state.State,
-		Sign: sign(state.State), State: state.State,
+		Name: line(name, 17), Note: typeWord(n.Type()) + " · " + stateWord(state.State, ended),
+		Full: line(name, 200) + " (" + typeWord(n.Type()) + "): " + stateWord(state.State, ended),
+		Sign: sign(stateClass(state.State, ended)), State: stateClass(state.State, ended),
 	}
+}
+
+// stateWord is the state of a node for people: nothing waits in a run that has ended.
+func stateWord(state string, ended bool) string {
+	if ended {
+		switch state {
+		case "pending":
+			return "not reached"
+		case "running":
+			return "not finished"
+		case "waiting":
+			return "not decided"
+		}
+	}
+	return state
+}
+
+// stateClass is the state that a node looks like.
+func stateClass(state string, ended bool) string {
+	if stateWord(state, ended) != state {
+		return "pending"
+	}
+	return state
 }
 
 // sign is a state as one character, so that colour is not all there is.
@@ -282,7 +318,8 @@ func sign(state string) string {
 // passes, to the head of its target.
 func drawWire(w *workflows.Workflow, e workflows.Edge, route []*spot, states []engine.NodeState) wire {
 	first, last := route[0], route[len(route)-1]
-	out := wire{Data: e.Data, State: "open", Label: line(edgeLabel(w, e), 22)}
+	out := wire{Data: e.Data, State: "open", Full: line(edgeLabel(w, e), 200)}
+	out.Label = line(out.Full, maxLabel)
 	from, to := states[first.node].State, states[last.node].State
 	switch {
 	case to == "skipped" || from == "skipped":
@@ -306,8 +343,8 @@ func drawWire(w *workflows.Workflow, e workflows.Edge, route []*spot, states []e
 	out.Path = b.String()
 	if out.Label != "" {
 		wide := 7*float64(utf8.RuneCountInString(out.Label)) + 12
-		// Halfway down the first bend, where the curve is halfway across.
-		lx, ly := (first.x+route[1].x)/2, first.top()+boxHeight+layerGap/2
+		// Where the first bend is at t = 0.6: there the edges of one node are apart.
+		lx, ly := first.x+0.648*(route[1].x-first.x), first.top()+boxHeight+0.576*layerGap
 		out.LabelX, out.LabelY = number(lx), number(ly+4)
 		out.LabelWidth, out.LabelLeft, out.LabelTop = number(wide), number(lx-wide/2), number(ly-9)
 	}

@@ -68,6 +68,7 @@ type nodeView struct {
 	Label  string
 	Type   string
 	State  string
+	Word   string // the state for people
 	Reason string
 	Took   string
 	Output *shown
@@ -114,7 +115,7 @@ func (c *Console) runView(ctx context.Context, r *engine.Run, events []engine.Ev
 	v.nodes(r, definition, durations(events))
 	if whole {
 		if definition != nil {
-			v.Drawing = draw(definition, r.Nodes)
+			v.Drawing = draw(definition, r.Nodes, r.State.Terminal())
 		}
 		v.outputs(r)
 		v.timeline(events)
@@ -152,7 +153,8 @@ func (v *runView) nodes(r *engine.Run, definition *workflows.Workflow, took map[
 	for i := range r.Nodes {
 		n := &r.Nodes[i]
 		one := nodeView{
-			Anchor: "step-" + strconv.Itoa(i), ID: line(n.ID, 80), Type: typeWord(n.Type), State: n.State, Reason: words(n.Reason),
+			Anchor: "step-" + strconv.Itoa(i), ID: line(n.ID, 80), Type: typeWord(n.Type),
+			State: stateClass(n.State, r.State.Terminal()), Word: stateWord(n.State, r.State.Terminal()), Reason: words(n.Reason),
 		}
 		if definition != nil {
 			if node, ok := definition.Node(n.ID); ok && node.Label != n.ID {

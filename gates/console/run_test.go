@@ -109,6 +109,9 @@ func TestCancel(t *testing.T) {
 	d.page(a.header.Get("Location")).has("run cancelled")
 	d.page("/runs/" + run + "/cancel").has("The run has ended")
 	d.page("/gates/" + gate.ID).has("The run has ended: cancelled")
+	page := d.page("/runs/" + run)
+	page.has("not decided", "not reached")
+	page.lacks("· waiting", ">pending", ">waiting")
 	if a := d.send("/gates/"+gate.ID, url.Values{"decision": {"approve"}}); a.status != http.StatusConflict {
 		t.Errorf("approve after the cancel = %d, want 409", a.status)
 	}
@@ -296,7 +299,7 @@ func TestDraw(t *testing.T) {
 	for i := range w.Nodes {
 		states[i] = engine.NodeState{ID: w.Nodes[i].ID, Type: w.Nodes[i].Type(), State: "pending"}
 	}
-	d := draw(w, states)
+	d := draw(w, states, false)
 	if d == nil || len(d.Boxes) != len(w.Nodes) || len(d.Lines) != len(w.Edges) {
 		t.Fatalf("draw = %+v, want every node and edge", d)
 	}
