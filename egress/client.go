@@ -70,7 +70,6 @@ func Client(t *Target, opt Options) *http.Client {
 		return d.dial(ctx, t)
 	})
 	if t.websocket { // an upgrade is HTTP/1.1's
-		tr.ForceAttemptHTTP2 = false
 		tr.Protocols = new(http.Protocols)
 		tr.Protocols.SetHTTP1(true)
 	}

@@ -195,9 +195,8 @@ func TestLocalTLS(t *testing.T) {
 func TestOldTLSRefused(t *testing.T) {
 	t.Parallel()
 	_, client, w := public(t, func(http.ResponseWriter, *http.Request) {}, nil)
-	w.tls.TLS.MaxVersion = tls.VersionTLS11
 	w.tls.TLS.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		return &tls.Config{Certificates: w.tls.TLS.Certificates, MaxVersion: tls.VersionTLS11}, nil
+		return &tls.Config{Certificates: w.tls.TLS.Certificates, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, nil
 	}
 	resp, err := get(t, client, "https://mcp.example/")
 	if err == nil {
@@ -271,6 +270,27 @@ func TestReport(t *testing.T) {
 		if len(reported) != 1 || ReasonOf(reported[0]) != want {
 			t.Errorf("GET %s reported %v, want %s once", u, reported, want)
 		}
+	}
+}
+
+// A body that is announced as too long is not begun, and no encoding is asked for.
+func TestAnnouncedLength(t *testing.T) {
+	t.Parallel()
+	encoding := make(chan string, 1)
+	_, client, _ := public(t, func(w http.ResponseWriter, r *http.Request) {
+		encoding <- r.Header.Get("Accept-Encoding")
+		w.Header().Set("Content-Length", "11")
+		_, _ = io.WriteString(w, "12345678901")
+	}, func(o *Options) { o.MaxMessage = 10 })
+	resp, err := get(t, client, "https://mcp.example/")
+	if err == nil {
+		_ = resp.Body.Close()
+	}
+	if ReasonOf(err) != ReasonTooLarge {
+		t.Errorf("GET = %v, want %s", err, ReasonTooLarge)
+	}
+	if got := <-encoding; got != "" {
+		t.Errorf("Accept-Encoding = %q, want none", got)
 	}
 }
 

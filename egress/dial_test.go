@@ -60,6 +60,24 @@ func TestRebindingNeverDialsPrivate(t *testing.T) {
 	}
 }
 
+// The check at the socket stands by itself, whatever came before it.
+func TestSocketCheck(t *testing.T) {
+	t.Parallel()
+	target, err := ParseTarget("https://a.example/", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]Reason{"127.0.0.1:443": ReasonPrivate, "169.254.169.254:443": ReasonMetadata, "[::1]:443": ReasonPrivate} {
+		conn, err := new(dialer).direct(t.Context(), target, netip.MustParseAddrPort(text))
+		if err == nil {
+			_ = conn.Close()
+		}
+		if ReasonOf(err) != want {
+			t.Errorf("direct(%s) = %v, want %s", text, err, want)
+		}
+	}
+}
+
 func TestRebindingThroughClient(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, []string{"rebind.example"}, http.NotFoundHandler())
