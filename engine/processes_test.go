@@ -2,6 +2,8 @@ package engine_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -330,4 +332,76 @@ func eventually(t *testing.T, what string, holds func() bool) {
 			t.Fatalf("not in 30 s: %s", what)
 		}
 	}
+}
+
+// TestGateKeepsItsClock stops the server at a third of a gate's time (report G18): an
+// answer after the restart counts, and without one the gate ends when it was to end,
+// not a gate's time after the restart.
+func TestGateKeepsItsClock(t *testing.T) {
+	t.Parallel()
+	for _, answered := range []bool{true, false} {
+		t.Run(fmt.Sprintf("answered=%v", answered), func(t *testing.T) {
+			t.Parallel()
+			path := storePath(t)
+			first := open(t, path, nil)
+			w := parse(t, `
+				nodes:
+				  - {id: in, type: input}
+				  - {id: ask, type: human_gate, gate_type: approval, timeout_ms: 3000, timeout_action: reject}
+				  - {id: out, type: output}
+				edges: [{from: in, to: ask}, {from: ask, to: out}]`)
+			run, gates := untilPaused(t, first, request(t, w, `{}`))
+			before, err := first.Gate(t.Context(), gates[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := first.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			second := open(t, path, nil)
+			if answered {
+				if _, err := second.Decide(t.Context(), gates[0], engine.Decision{Decision: engine.Approved, By: "x", Via: engine.ViaConsole}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			end := last(follow(t, second, run))
+			after, err := second.Gate(t.Context(), gates[0])
+			if err != nil || !after.Expires.Equal(before.Expires) {
+				t.Errorf("the gate expires at %s, %v; want %s as before", after.Expires, err, before.Expires)
+			}
+			if answered && end.Type != engine.RunCompleted {
+				t.Errorf("answered, the run ended %s", end.Type)
+			}
+			if !answered && (end.Type != engine.RunFailed || end.Error.Code != engine.CodeRunTimeout || !after.Decided.Equal(before.Expires)) {
+				t.Errorf("unanswered, the run ended %s (%v), the gate at %s; want run_timeout at %s", end.Type, end.Error, after.Decided, before.Expires)
+			}
+		})
+	}
+}
+
+// TestWaitingRunsAreNotSwept keeps a gate open over restarts with every limit that
+// ends runs at its least (report G08): a run that waits for a person ends by nothing else.
+func TestWaitingRunsAreNotSwept(t *testing.T) {
+	t.Parallel()
+	path := storePath(t)
+	least := func(o *engine.Options) { o.OrphanGrace, o.JoinWindow, o.Keep = 1, 1, 1 }
+	e := open(t, path, least)
+	run, gates := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
+	for range 3 {
+		<-time.After(1200 * time.Millisecond) // several rounds of the janitor
+		if err := e.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		e = open(t, path, least)
+	}
+	if r, err := e.Run(t.Context(), run, ""); err != nil || r.State != engine.Waiting {
+		t.Fatalf("the run is %+v, %v, want waiting", r, err)
+	}
+	if _, err := e.Decide(t.Context(), gates[0], engine.Decision{Decision: engine.Approved, By: "x", Via: engine.ViaConsole}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the run completes", func() bool {
+		r, err := e.Run(t.Context(), run, "")
+		return errors.Is(err, engine.ErrRunNotFound) || err == nil && r.State == engine.Completed // retention is at its least too
+	})
 }
