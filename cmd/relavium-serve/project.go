@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/relavium/relavium-serve/consent"
+	"github.com/relavium/relavium-serve/egress"
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/workflows"
 )
@@ -60,7 +61,7 @@ func (at *site) loaderOptions() workflows.Options {
 	for i := range at.Servers {
 		servers = append(servers, at.Servers[i].Name)
 	}
-	return workflows.Options{EnvDenied: consent.EnvDenied, Servers: servers, Home: at.home}
+	return workflows.Options{EnvDenied: consent.EnvDenied, CheckURL: egress.CheckURL, Servers: servers, Home: at.home}
 }
 
 // load reads every workflow of the project and of the folders.
