@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -165,9 +167,8 @@ func (o *object) missing(name, want string) {
 // done returns the first failure; a member that nothing has read is one.
 func (o *object) done() error {
 	if o.err == nil && len(o.members) > 0 {
-		for name := range o.members {
-			return fmt.Errorf("unknown member %.80q", name)
-		}
+		// The same one each time, whatever the order of the map.
+		return fmt.Errorf("unknown member %.80q", slices.Min(slices.Collect(maps.Keys(o.members))))
 	}
 	return o.err
 }
