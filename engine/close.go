@@ -16,12 +16,12 @@ import (
 func (x *execution) close(ctx context.Context) (again bool, err error) {
 	open := x.openGates()
 	now := x.e.now()
-	if err := errors.Join(x.settle(ctx), x.preferCancel(ctx)); err != nil {
+	staged, err := x.settle(ctx)
+	if err = errors.Join(err, x.preferCancel(ctx)); err != nil {
 		return false, err
 	}
 	state, events, outcome := x.outcome(ctx, now, open)
 	var next State
-	staged := x.take()
 	err = x.rec.commit(ctx, func(tx *sql.Tx, last int64) (sql.Result, error) {
 		next = state
 		if state == Waiting {

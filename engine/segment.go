@@ -150,6 +150,7 @@ func (e *Engine) runSegment(ctx context.Context, seg *durable.Segment) (again bo
 		seen:    make(map[string]bool),
 		waiting: make(map[string]string),
 		bell:    make(chan struct{}, 1),
+		writer:  writer{hurry: make(chan struct{})},
 	}
 	x.ctx, x.cancel = context.WithCancelCause(ctx)
 	defer x.cancel(nil)

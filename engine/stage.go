@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"sync"
+	"time"
 )
 
 // What the loop says goes out in the order in which it is said. Events of effects
@@ -37,7 +38,24 @@ type writer struct {
 	queued  stage
 	writing bool
 	idle    chan struct{} // closed when writing ends
+	hurry   chan struct{} // closed when the segment closes, with what is queued
 	err     error
+}
+
+// gather is how long the writer waits for more to store while effects are under way:
+// they do not wait for it, and each transaction costs them a turn.
+const gather = 2 * time.Millisecond
+
+// gathers waits, and reports false if the segment closes meanwhile.
+func (w *writer) gathers() bool {
+	t := time.NewTimer(gather)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-w.hurry:
+		return false
+	}
 }
 
 func (w *writer) busy() bool {
@@ -99,23 +117,25 @@ func (x *execution) flush(ctx context.Context) {
 	w.queued.add(x.take())
 	if !w.writing && w.err == nil {
 		w.writing, w.idle = true, make(chan struct{})
-		x.work.Go(func() { x.write(ctx) })
+		wait := x.agents > 0
+		x.work.Go(func() { x.write(ctx, wait) })
 	}
 }
 
-// write stores and delivers until nothing is queued.
-func (x *execution) write(ctx context.Context) {
+// write stores and delivers until nothing is queued, or the segment closes.
+func (x *execution) write(ctx context.Context, wait bool) {
 	w := &x.writer
 	for {
+		more := !wait || w.gathers()
 		w.mu.Lock()
 		s := w.queued
-		w.queued = stage{}
-		if len(s.events) == 0 {
+		if len(s.events) == 0 || !more {
 			w.writing = false
 			close(w.idle)
 			w.mu.Unlock()
 			return
 		}
+		w.queued = stage{}
 		w.mu.Unlock()
 		err := x.rec.record(ctx, func(tx *sql.Tx) error { return s.apply(ctx, tx) }, s.events...)
 		if err == nil {
@@ -130,9 +150,11 @@ func (x *execution) write(ctx context.Context) {
 	}
 }
 
-// settle waits until the writer is idle and returns why it failed, if it did.
-func (x *execution) settle(ctx context.Context) error {
+// settle ends the writer and returns what it left to be stored, with what the loop
+// has said since.
+func (x *execution) settle(ctx context.Context) (stage, error) {
 	w := &x.writer
+	close(w.hurry)
 	w.mu.Lock()
 	idle, writing := w.idle, w.writing
 	w.mu.Unlock()
@@ -140,10 +162,13 @@ func (x *execution) settle(ctx context.Context) error {
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return stage{}, context.Cause(ctx)
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.err
+	left := w.queued
+	w.queued = stage{}
+	left.add(x.take())
+	return left, w.err
 }
