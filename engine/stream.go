@@ -105,7 +105,7 @@ type Attachment struct {
 
 // Attach makes the caller a waiter of the run, which ends its life as an orphan.
 // Another principal's run is ErrRunNotFound. The caller ends the attachment by
-// Detach or Cancel; reading to the terminal event does not release it.
+// Detach, Cancel or Close, or by reading to the terminal event.
 func (e *Engine) Attach(ctx context.Context, run string, p Principal) (*Attachment, error) {
 	if s := e.first(run, p); s != nil {
 		e.attached(run, +1)
