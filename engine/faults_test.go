@@ -75,21 +75,12 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 func TestOtherEngineVersionIsBlocked(t *testing.T) {
 	t.Parallel()
 	path := storePath(t)
-	b := newBlocking()
-	first := open(t, path, func(o *engine.Options) { o.Agent = b })
-	s, err := first.Start(t.Context(), request(t, parse(t, slowFragment), `{}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-b.begun
-	if err := first.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	run := endInsideAnEffect(t, path)
 	if _, err := openSQL(t, path).ExecContext(t.Context(), `update workflow_status set application_version='wf-0'`); err != nil {
 		t.Fatal(err)
 	}
 	second := open(t, path, nil)
-	eventually(t, "the run is blocked with a reason", func() bool { return blocked(t, second, s.Run) })
+	eventually(t, "the run is blocked with a reason", func() bool { return blocked(t, second, run) })
 }
 
 // TestRunWhoseMakerDied begins a run that was made durable by a process that died

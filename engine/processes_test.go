@@ -101,24 +101,31 @@ func TestParkedRunGoesOnAtNextStart(t *testing.T) {
 	}
 }
 
+// endInsideAnEffect leaves a run on the store whose process ended in mid-effect.
+func endInsideAnEffect(t *testing.T, path string) (run string) {
+	t.Helper()
+	b := newBlocking()
+	e := open(t, path, func(o *engine.Options) { o.Agent = b })
+	started, err := e.Start(t.Context(), request(t, parse(t, slowFragment), `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-b.begun
+	if err := e.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return started.Run
+}
+
 // TestShutdownInsideAnEffect interrupts an effect; the next process does it again
 // and the run ends as if nothing had happened.
 func TestShutdownInsideAnEffect(t *testing.T) {
 	t.Parallel()
 	path := storePath(t)
-	b := newBlocking()
-	first := open(t, path, func(o *engine.Options) { o.Agent = b })
-	started, err := first.Start(t.Context(), request(t, parse(t, slowFragment), `{}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-b.begun
-	if err := first.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	run := endInsideAnEffect(t, path)
 	second := open(t, path, nil)
 	said := make(map[string]int)
-	for _, ev := range follow(t, second, started.Run) {
+	for _, ev := range follow(t, second, run) {
 		said[strings.TrimSpace(ev.Type+" "+ev.Node)]++
 	}
 	for _, once := range []string{"node:started work", "node:completed work", "node:completed out", "run:completed"} {
@@ -133,16 +140,7 @@ func TestShutdownInsideAnEffect(t *testing.T) {
 func TestTwoProjectsOnOneStore(t *testing.T) {
 	t.Parallel()
 	path := storePath(t)
-	b := newBlocking()
-	a := open(t, path, func(o *engine.Options) { o.Agent = b })
-	started, err := a.Start(t.Context(), request(t, parse(t, slowFragment), `{}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-b.begun
-	if err := a.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	run := endInsideAnEffect(t, path)
 	var foreign atomic.Int64
 	other := open(t, path, func(o *engine.Options) {
 		o.Projects = []string{"p-other"}
@@ -155,12 +153,12 @@ func TestTwoProjectsOnOneStore(t *testing.T) {
 	req := request(t, parse(t, pureCase), `{}`)
 	req.Project.Key = "p-other"
 	finish(t, other, req)
-	r, err := other.Run(t.Context(), started.Run, "")
+	r, err := other.Run(t.Context(), run, "")
 	if err != nil || r.State != engine.Parked {
 		t.Fatalf("A's run is %s, %v; want it parked while only B lives", r.State, err)
 	}
 	again := open(t, path, nil)
-	if end := last(follow(t, again, started.Run)); end.Type != engine.RunCompleted {
+	if end := last(follow(t, again, run)); end.Type != engine.RunCompleted {
 		t.Errorf("ended %s, want run:completed", end.Type)
 	}
 	if n := foreign.Load(); n != 0 {
