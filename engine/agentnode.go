@@ -186,7 +186,7 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 		if x.isOver() {
 			return effect{}, errTaken
 		}
-		out := effect{State: "done", Output: result.Output, Attempt: attempt, Tokens: result.Tokens, Cost: result.Cost, TookMS: x.e.now().Sub(began).Milliseconds()}
+		out := effect{State: "done", Output: result.Output, Attempt: attempt, Tokens: result.Tokens, TookMS: x.e.now().Sub(began).Milliseconds()}
 		if err == nil {
 			err = x.acceptOutput(id, result.Output)
 		}

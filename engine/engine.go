@@ -88,18 +88,82 @@ type AgentCall struct {
 	Agent     *workflows.Agent
 	Prompt    string // the rendered user message
 	Attempt   int    // node dispatch, from 1
-	// Key names this effect for whatever the agent calls: run/node/dispatch.
+	// Key names this dispatch for whatever the agent calls: run/node/dispatch.
 	Key string
-	// Emit sends an agent or cost event to the run's stream; Run, Time, N and Node are filled in.
+	// Approvals are the gates whose approval by a person lets one commit of this node
+	// pass: those before it by routing edges, oldest first.
+	Approvals []string
+	// Emit sends an agent event to the run's stream; Run, Time, N and Node are filled in.
 	Emit func(Event)
+	// Do makes one effect happen, once: see Effect. It is safe for concurrent use by
+	// effects of different places.
+	Do func(ctx context.Context, effect Effect, perform Perform) (EffectResult, error)
 }
 
 // AgentResult is what an agent node yields.
 type AgentResult struct {
 	Output json.RawMessage // the parsed value with a schema, else the text as a JSON string
 	Tokens Tokens
-	Cost   int64 // micro-cents
 }
+
+// An Effect is one model turn or tool call of an agent node. Its place, Path and N,
+// is the same each time the node is entered with the same history, and Do keeps
+// what was done there: an effect that is done is not performed again, its result is
+// returned; one that was under way when its process died is performed again where
+// Repeatable says so, and otherwise a person is asked. Do then returns ErrParked.
+type Effect struct {
+	Path string // of the agents that stand between, "" for the node's own; see invoke_agent
+	N    int    // from 0, in the order in which the effects begin
+	Kind string // EffectTurn or EffectTool
+	Name string // model or tool, for people
+	// Server is the MCP server of the tool, or empty.
+	Server string
+	// Request is what decides the result; a difference between what was done at this
+	// place and what is asked for now is an internal error.
+	Request    json.RawMessage
+	Repeatable bool
+	Shown      json.RawMessage // the arguments as people may see them
+	Hints      string          // what a server says of the tool's effects
+	Approval   string          // the gate whose approval this effect uses up; "" for none
+	// Estimate is what it costs at most, in micro-cents; it is set aside from the run's
+	// budget first. Where that does not suffice the budget decides: Do fails with
+	// CodeBudgetExceeded, warns, or asks a person and returns ErrParked.
+	Estimate int64
+	// Said are the events that go out when the effect begins.
+	Said []Event
+}
+
+// The kinds of effects.
+const (
+	EffectTurn = "turn"
+	EffectTool = "tool"
+)
+
+// Perform makes an effect happen; key is its idempotency key. What it cost counts
+// also where it returns an error; the error is returned by Do as it is, and the
+// effect is not done: it may be tried again at the same place.
+type Perform func(ctx context.Context, key string) (EffectResult, error)
+
+// An EffectResult is what an effect led to.
+type EffectResult struct {
+	Value    json.RawMessage // what is kept and returned when the node is entered again; at most 4 MiB
+	Tokens   Tokens
+	Cost     int64   // micro-cents
+	Said     []Event // go out, stored, with the result; cost:updated gets its cumulative figure
+	Replayed bool    // it was done before: nothing was performed and nothing is said
+}
+
+// What Do returns beside the errors of Perform and *RunError.
+var (
+	// ErrParked says that a person has to decide first: the runner ends what else it
+	// does and returns it. The node is entered again when the gate is decided.
+	ErrParked = errors.New("engine: the node waits for a decision")
+	// ErrSkipped says that a person decided not to repeat the effect: its outcome stays
+	// unknown, and Do returns this for its place from then on.
+	ErrSkipped = errors.New("engine: the outcome of the effect stays unknown")
+	// ErrApprovalUsed says that another effect has used up the approval.
+	ErrApprovalUsed = errors.New("engine: the approval is used up")
+)
 
 // StartRequest asks for a run.
 type StartRequest struct {
