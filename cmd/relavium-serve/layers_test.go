@@ -248,9 +248,9 @@ func TestPlain(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"two\nlines":               "two\nlines",
-		"\x1b[31mred\x1b[0m":       " [31mred [0m",
-		"a\rb\u202Ec\u2066d\u200B": "a bcd",
-		"\u2028x\u009b1mé":         "x 1mé",
+		"\x1b[31mred\x1b[0m":       "red",
+		"a\tb\u202Ec\u2066d\u200B": "a bcd",
+		"\u2028x\u009b1mé":         "\nxé",
 	} {
 		if got := plain(text); got != want {
 			t.Errorf("plain(%q) = %q, want %q", text, got, want)

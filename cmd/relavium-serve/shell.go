@@ -7,9 +7,10 @@ import (
 	"os"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"golang.org/x/term"
+
+	"github.com/relavium/relavium-serve/inbound/text"
 )
 
 // A shell is what a command sees of the process around it.
@@ -88,26 +89,13 @@ func (s *shell) logLevel(flag string, fallback slog.Level) (slog.Level, error) {
 	}
 }
 
-// plain makes text from a file, a caller or a model safe for a terminal: control
-// and format characters, which can move the cursor or turn the reading order,
-// become spaces or go.
-func plain(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n':
-			return r
-		case unicode.IsControl(r):
-			return ' '
-		case unicode.Is(unicode.Cf, r), unicode.Is(unicode.Zl, r), unicode.Is(unicode.Zp, r):
-			return -1
-		}
-		return r
-	}, text)
-}
+// plain makes text from a file, a caller or a model safe for a terminal and its
+// columns: clean text in which a tab is a space.
+func plain(s string) string { return strings.ReplaceAll(text.Clean(s), "\t", " ") }
 
 // oneLine is plain text without line breaks, cut to at most limit characters.
-func oneLine(text string, limit int) string {
-	runes := []rune(strings.Join(strings.Fields(plain(text)), " "))
+func oneLine(s string, limit int) string {
+	runes := []rune(strings.Join(strings.Fields(plain(s)), " "))
 	if len(runes) > limit {
 		return string(runes[:limit-1]) + "…"
 	}

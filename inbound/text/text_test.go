@@ -20,14 +20,14 @@ type cases struct {
 	}
 }
 
-func readCases(t testing.TB) (c cases) {
-	t.Helper()
+func readCases(tb testing.TB) (c cases) {
+	tb.Helper()
 	data, err := os.ReadFile("testdata/cases.json")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := json.Unmarshal(data, &c); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return c
 }
