@@ -16,18 +16,30 @@ func (e patternError) Error() string { return string(e) }
 // What RE2 cannot do (look-around, back-references) is an error that says so; the
 // error does not quote the pattern.
 func compilePattern(pattern string) (*regexp.Regexp, error) {
-	if len(pattern) > maxPatternBytes {
-		return nil, patternError("a pattern of more than 2048 bytes")
-	}
-	p := &patternReader{src: pattern}
-	if err := p.translate(); err != nil {
+	translated, err := TranslatePattern(pattern)
+	if err != nil {
 		return nil, err
 	}
-	re, err := regexp.Compile(p.out.String())
+	re, err := regexp.Compile(translated)
 	if err != nil {
 		return nil, patternError("not a regular expression that is supported here")
 	}
 	return re, nil
+}
+
+// TranslatePattern writes a JavaScript regular expression in the words of package
+// regexp, for unanchored search. Look-around, back-references, flags and a pattern
+// of more than 2048 bytes are errors that do not quote it. What it returns has yet
+// to compile.
+func TranslatePattern(pattern string) (string, error) {
+	if len(pattern) > maxPatternBytes {
+		return "", patternError("a pattern of more than 2048 bytes")
+	}
+	p := &patternReader{src: pattern}
+	if err := p.translate(); err != nil {
+		return "", err
+	}
+	return p.out.String(), nil
 }
 
 // A patternReader writes a JavaScript pattern in RE2's words where the two differ.
