@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,19 +22,19 @@ type slot struct {
 
 // order tells a slot what to do, once.
 type order struct {
-	skip  bool // the node is skipped
-	leave bool // the node is left for a later segment
-	call  *AgentCall
+	skip   bool // the node is skipped
+	leave  bool // the node is left for a later segment
+	call   *AgentCall
+	stored <-chan error // tells when the call may begin; nil means at once
 }
 
 // effect is what is recorded of an agent node.
 type effect struct {
-	State   string          `json:"s"` // done, failed, skipped, left
+	State   string          `json:"s"` // done, failed, skipped, left, parked
 	Output  json.RawMessage `json:"out,omitempty"`
 	Error   *RunError       `json:"err,omitempty"`
 	Attempt int             `json:"n,omitempty"`
 	Tokens  Tokens          `json:"tok,omitzero"`
-	Cost    int64           `json:"cost,omitempty"`
 	TookMS  int64           `json:"ms,omitempty"`
 }
 
@@ -110,7 +109,7 @@ func (x *execution) startAgent(ctx context.Context, id string, v *vertex, spec w
 		x.refuseAgent(id, v, &RunError{Code: CodeValidation, Message: fmt.Sprintf("no agent %q", spec.AgentRef), Node: id})
 		return
 	}
-	prompt, failure := x.render(ctx, id, "prompt_template", spec.Prompt)
+	prompt, stored, failure := x.prompt(ctx, id, spec)
 	if failure == nil && prompt == "" {
 		failure = &RunError{Code: CodeValidation, Message: "the prompt is empty", Node: id}
 	}
@@ -120,9 +119,9 @@ func (x *execution) startAgent(ctx context.Context, id string, v *vertex, spec w
 	}
 	call := &AgentCall{
 		Run: x.row.id, Project: Project{Key: x.row.project, Root: x.row.root}, Principal: x.row.principal,
-		Workflow: x.wf, Node: v.node, Agent: agent, Prompt: prompt,
+		Workflow: x.wf, Node: v.node, Agent: agent, Prompt: prompt, Approvals: x.approvals(id),
 	}
-	v.slot.send(order{call: call})
+	v.slot.send(order{call: call, stored: stored})
 }
 
 // refuseAgent fails an agent node before its effect began.
@@ -151,6 +150,16 @@ func (x *execution) effect(ctx context.Context, id string, node *workflows.Node,
 	case o.leave:
 		out.State = "left"
 	default:
+		if o.stored != nil {
+			select {
+			case err := <-o.stored:
+				if err != nil {
+					return "", err
+				}
+			case <-x.over:
+				return "", errTaken
+			}
+		}
 		var err error
 		if out, err = x.attempts(ctx, id, node, *o.call); err != nil {
 			return "", err
@@ -169,24 +178,32 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 	defer cancel(nil)
 	defer x.atEnd(func() { cancel(errFailed) })()
 	began := x.e.now()
-	for attempt := 1; ; attempt++ {
-		call.Attempt = attempt
-		call.Key = fmt.Sprintf("%s/%s/%d", x.row.id, id, attempt)
-		call.Emit = func(ev Event) {
-			ev.Node = id
-			x.tell(ev)
-		}
+	d, err := x.entered(ctx, id)
+	if err != nil {
+		return effect{}, err
+	}
+	call.Emit = func(ev Event) {
+		ev.Node = id
+		x.tell(ev)
+	}
+	for ; ; d = d.next() {
+		call.Attempt = d.n
+		call.Key = fmt.Sprintf("%s/%s/%d", x.row.id, id, d.n)
+		call.Do = d.do
 		if run.Err() != nil {
-			return effect{State: "failed", Attempt: attempt, Error: x.stopped(id)}, nil
+			return effect{State: "failed", Attempt: d.n, Error: x.stopped(id)}, nil
 		}
 		result, err := x.runAgent(run, call)
 		if ctx.Err() != nil {
 			return effect{}, context.Cause(ctx) // the process ends: not an outcome
 		}
+		if d.isBroken() {
+			<-x.over // the loop hears of it too
+		}
 		if x.isOver() {
 			return effect{}, errTaken
 		}
-		out := effect{State: "done", Output: result.Output, Attempt: attempt, Tokens: result.Tokens, TookMS: x.e.now().Sub(began).Milliseconds()}
+		out := effect{State: "done", Output: result.Output, Attempt: d.n, Tokens: result.Tokens, TookMS: x.e.now().Sub(began).Milliseconds()}
 		if err == nil {
 			err = x.acceptOutput(id, result.Output)
 		}
@@ -197,16 +214,25 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 		switch {
 		case run.Err() != nil:
 			failure = x.stopped(id)
+		case errors.Is(err, ErrParked):
+			return effect{State: "parked"}, nil
 		case !ok:
 			failure = x.e.internal(ctx, x.row.id, id, err)
+		default:
+			own := *failure // the runner may keep it
+			failure = &own
 		}
 		failure.Node = id
 		out.State, out.Output, out.Error = "failed", nil, failure
-		delay, again := retryAfter(retry, failure, attempt)
+		delay, again := retryAfter(retry, failure, d.n)
 		if !again {
 			return out, nil
 		}
-		x.tellStored(Event{Type: NodeRetrying, Node: id, Attempt: attempt, Error: failure, DelayMS: new(delay.Milliseconds())})
+		if bar := d.bar(); bar != "" {
+			failure.Message += "; not tried again, because " + bar + " was called, which may not be repeated"
+			return out, nil
+		}
+		x.tellStored(Event{Type: NodeRetrying, Node: id, Attempt: d.n, Error: failure, DelayMS: new(delay.Milliseconds())})
 		if pause(run, delay) != nil {
 			if ctx.Err() != nil {
 				return effect{}, context.Cause(ctx)
@@ -214,7 +240,7 @@ func (x *execution) attempts(ctx context.Context, id string, node *workflows.Nod
 			out.Error = x.stopped(id)
 			return out, nil
 		}
-		x.tellStored(Event{Type: NodeStarted, Node: id, NodeType: node.Type(), Attempt: attempt + 1})
+		x.tellStored(Event{Type: NodeStarted, Node: id, NodeType: node.Type(), Attempt: d.n + 1})
 	}
 }
 
@@ -281,8 +307,7 @@ func (x *execution) settleAgent(id string, v *vertex) {
 		v.state, v.output, v.tokens = "completed", out.Output, &out.Tokens
 		x.count(v.tokens)
 		if !x.seen[NodeCompleted+" "+id] {
-			x.cost += out.Cost
-			x.store(x.addCost(out.Cost), Event{
+			x.store(nil, Event{
 				Type: NodeCompleted, Node: id, Output: out.Output, Tokens: &out.Tokens, DurationMS: new(out.TookMS),
 				Attempt: later(out.Attempt), CumulativeCost: new(x.cost),
 			})
@@ -292,22 +317,13 @@ func (x *execution) settleAgent(id string, v *vertex) {
 		// Left by an execution of this segment that saw its gate open still.
 		v.state = "left"
 		x.partial = true
+	case "parked":
+		x.parked(id, v)
 	default:
 		v.state, v.reason = "failed", string(out.Error.Code)
 		if !x.seen[NodeFailed+" "+id] {
-			x.cost += out.Cost
-			x.store(x.addCost(out.Cost), Event{Type: NodeFailed, Node: id, Error: out.Error, Attempt: later(out.Attempt)})
+			x.store(nil, Event{Type: NodeFailed, Node: id, Error: out.Error, Attempt: later(out.Attempt), CumulativeCost: new(x.cost)})
 		}
 		x.fail(out.Error)
-	}
-}
-
-func (x *execution) addCost(cost int64) func(ctx context.Context, tx *sql.Tx) error {
-	if cost == 0 {
-		return nil
-	}
-	return func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `update runs set cost=cost+? where id=?`, cost, x.row.id)
-		return err
 	}
 }

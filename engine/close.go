@@ -35,10 +35,14 @@ func (x *execution) close(ctx context.Context) (again bool, err error) {
 		}
 		return x.end(ctx, tx, next, outcome, now, last)
 	}, func(tx *sql.Tx) error { return staged.apply(ctx, tx) }, append(staged.events, events...)...)
+	staged.done(err)
 	if err != nil {
 		return false, err
 	}
 	x.e.trim(x.rec.stream)
+	if x.terminal = next.Terminal(); x.terminal {
+		x.e.ended(x.row.id)
+	}
 	return next == Running, nil
 }
 
@@ -184,7 +188,9 @@ const tail = 32
 func (e *Engine) Cancel(ctx context.Context, run, by, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	over := false
 	err := e.update(ctx, func(tx *sql.Tx) error {
+		over = false
 		r, err := scanRun(tx.QueryRowContext(ctx, `select `+runColumns+` from runs where id=?`, run))
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrRunNotFound
@@ -196,12 +202,16 @@ func (e *Engine) Cancel(ctx context.Context, run, by, reason string) error {
 			return err
 		}
 		if r.state == Waiting || r.state == Blocked {
+			over = true
 			return e.endWaiting(ctx, tx, r)
 		}
 		return nil
 	})
 	if err != nil {
 		return err
+	}
+	if over {
+		e.ended(run)
 	}
 	if x := e.live(run); x != nil {
 		x.cancel(errCancelled)

@@ -33,7 +33,11 @@ const (
 func TestMain(m *testing.M) {
 	if point, ok := os.LookupEnv(childEnv); ok {
 		ctx := context.Background() //nolint:forbidigo // The child's main.
-		if err := child(ctx, os.Getenv(childDir), point); err != nil {
+		run := child
+		if at, ok := strings.CutPrefix(point, "effects "); ok {
+			point, run = at, effectChild
+		}
+		if err := run(ctx, os.Getenv(childDir), point); err != nil {
 			panic(err)
 		}
 		return

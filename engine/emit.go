@@ -22,8 +22,8 @@ type recorder struct {
 	unstored []Event
 }
 
-// tell delivers events of pure nodes.
-func (r *recorder) tell(events ...Event) {
+// tell delivers events that are stored later, and returns how many are not stored.
+func (r *recorder) tell(events ...Event) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stream.mu.Lock()
@@ -31,6 +31,7 @@ func (r *recorder) tell(events ...Event) {
 	r.number(events, r.stream.next())
 	r.unstored = append(r.unstored, events...)
 	r.stream.append(events...)
+	return len(r.unstored)
 }
 
 // record stores events, and with them what waits, then delivers them. also runs

@@ -59,6 +59,8 @@ type Options struct {
 	ReadFile func(root, path string) ([]byte, error)            // the read_file filter; nil fails it
 	Clean    func(string) string                                // cleans gate text for people; nil keeps it
 	Load     func(json.RawMessage) (*workflows.Workflow, error) // nil means workflows.FromSnapshot
+	Ended    func(run string)                                   // called once a run has ended here; returns soon; may be nil
+	Attend   func(ctx context.Context, a Attendance) (leave func(ended bool), err error)
 
 	Keep        time.Duration // how long an ended run is kept; 0 means 30 days
 	OrphanGrace time.Duration // 0 means 10 min
@@ -98,6 +100,21 @@ type AgentCall struct {
 	// Do makes one effect happen, once: see Effect. It is safe for concurrent use by
 	// effects of different places.
 	Do func(ctx context.Context, effect Effect, perform Perform) (EffectResult, error)
+}
+
+// An Attendance asks for what the agents of a run need beside them, such as sessions
+// with the MCP servers that they declare (Options.Attend). It is asked for before the
+// run exists, so that a fault there is a refusal of the call, and again by each of its
+// segments that still has such agents; the same run may be attended several times at
+// once. leave is called once for each; ended says that the run needs nothing more,
+// otherwise it may go on soon. An error that is a *RunError fails the run, or is
+// what Start returns.
+type Attendance struct {
+	Run       string
+	Project   Project
+	Principal Principal
+	Workflow  *workflows.Workflow
+	Agents    []*workflows.Agent // with servers, of nodes that may still run, each once
 }
 
 // AgentResult is what an agent node yields.
@@ -161,6 +178,9 @@ var (
 	// ErrSkipped says that a person decided not to repeat the effect: its outcome stays
 	// unknown, and Do returns this for its place from then on.
 	ErrSkipped = errors.New("engine: the outcome of the effect stays unknown")
+	// ErrUnsent, wrapped in what Perform returns, says that the effect provably did not
+	// leave the process: it may be tried again whatever it does.
+	ErrUnsent = errors.New("engine: the effect was not sent")
 	// ErrApprovalUsed says that another effect has used up the approval.
 	ErrApprovalUsed = errors.New("engine: the approval is used up")
 )
@@ -248,7 +268,17 @@ type Gate struct {
 	Decided       time.Time       `json:"decided,omitzero"`
 	DecidedBy     string          `json:"decidedBy,omitempty"`
 	Via           string          `json:"via,omitempty"`
+
+	effect string // dispatch/path/n of the effect that waits; "" for an authored gate
 }
+
+// The reasons of gates that the engine opens inside a node. A budget gate is an
+// approval: it lets exactly the call pass that waits. One of an outcome_unknown
+// effect takes "repeat", "skip" or "fail" as its payload.
+const (
+	ReasonBudget  = "budget"
+	ReasonUnknown = "outcome_unknown"
+)
 
 // The decisions and channels of serving §3.
 const (

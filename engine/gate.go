@@ -26,7 +26,7 @@ const (
 const maxGateText = 64 << 10
 
 const gateColumns = `g.id, g.run, r.workflow, g.node, g.key, g.reason, g.type, g.message, g.assignee, g.opened, g.expires,
-	g.timeout_action, g.decision, g.payload, g.comment, g.decided, g.decided_by, g.via`
+	g.timeout_action, g.effect, g.decision, g.payload, g.comment, g.decided, g.decided_by, g.via`
 
 func scanGate(s scanner) (Gate, error) {
 	var g Gate
@@ -34,7 +34,7 @@ func scanGate(s scanner) (Gate, error) {
 	var expires, decided sql.NullInt64
 	var decision, payload, by, via sql.NullString
 	err := s.Scan(&g.ID, &g.Run, &g.Workflow, &g.Node, &g.Key, &g.Reason, &g.Type, &g.Message, &g.Assignee, &opened, &expires,
-		&g.TimeoutAction, &decision, &payload, &g.Comment, &decided, &by, &via)
+		&g.TimeoutAction, &g.effect, &decision, &payload, &g.Comment, &decided, &by, &via)
 	if err != nil {
 		return Gate{}, err
 	}
@@ -153,6 +153,9 @@ func (e *Engine) decide(ctx context.Context, gate string, d Decision, at time.Ti
 		}
 		if !fits(g.Type, d.Decision) {
 			return fmt.Errorf("engine: a gate of type %s is not answered by %s", g.Type, d.Decision)
+		}
+		if g.Reason == ReasonUnknown && d.Decision == InputProvided && !slices.Contains(unknownAnswers(), string(d.Payload)) {
+			return errors.New("engine: the answer is repeat, skip or fail")
 		}
 		person := d.Via == ViaConsole || d.Via == ViaCLI || d.Via == ViaCLINonInteractive
 		err = tx.QueryRowContext(ctx, `update runs set kept=kept or ?, seg=seg+(state='waiting'),
@@ -335,7 +338,7 @@ func (x *execution) settleGate(id string, v *vertex, g Gate) {
 		x.fail(failure)
 		return
 	}
-	v.state, v.output = "completed", decisionOutput(g)
+	v.state, v.output, x.gates[id] = "completed", decisionOutput(g), g
 	if !x.seen[NodeCompleted+" "+id] {
 		took := g.Decided.Sub(g.Opened).Milliseconds()
 		x.store(nil, Event{Type: NodeCompleted, Node: id, Output: v.output, Tokens: &Tokens{}, DurationMS: &took})

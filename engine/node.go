@@ -24,7 +24,7 @@ const maxOutput = 4 << 20
 // others report later.
 func (x *execution) start(ctx context.Context, id string, v *vertex) error {
 	if !recorded(v.node) {
-		x.say(Event{Type: NodeStarted, Node: id, NodeType: v.node.Type()})
+		x.sayOnce(Event{Type: NodeStarted, Node: id, NodeType: v.node.Type()})
 	}
 	began := time.Now()
 	switch spec := v.node.Spec.(type) {

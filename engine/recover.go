@@ -144,6 +144,9 @@ func (e *Engine) failBroken(ctx context.Context, run string, cause error) error 
 		_, err = tx.ExecContext(ctx, `update runs set state='failed', error=?, ended=?, last_event=? where id=?`, string(raw), now.UnixMilli(), ev.N, run)
 		return err
 	})
+	if err == nil {
+		e.ended(run)
+	}
 	e.look()
 	return err
 }
@@ -234,6 +237,7 @@ func (e *Engine) deleteRuns(ctx context.Context, before int64) ([]durable.Ref, e
 		for _, query := range []string{
 			`delete from events where run in (select value from json_each(?))`,
 			`delete from gates where run in (select value from json_each(?))`,
+			`delete from effects where run in (select value from json_each(?))`,
 			`delete from runs where id in (select value from json_each(?))`,
 		} {
 			if _, err := tx.ExecContext(ctx, query, list(runs)); err != nil {

@@ -10,7 +10,7 @@ import (
 // schemaVersion is what this binary writes. A newer store is refused; a newer
 // binary migrates an older store by adding only, so that an older process which
 // runs on keeps working.
-const schemaVersion = 1
+const schemaVersion = 2
 
 // schema is the run store (times are Unix milliseconds; JSON is text). A row of
 // events holds all events that one transaction stored, from number n on.
@@ -41,7 +41,7 @@ create table if not exists gates(
 	id text primary key, run text not null, node text not null, key text not null, reason text not null,
 	type text not null, message text not null, assignee text not null,
 	opened integer not null, expires integer, timeout_action text not null,
-	asked integer, nonce text,
+	asked integer, nonce text, effect text not null default '',
 	decision text, payload text, comment text not null default '', decided integer, decided_by text, via text
 ) without rowid;
 create unique index if not exists gates_node on gates(run, node) where reason = '';
@@ -52,7 +52,22 @@ create table if not exists events(
 	id integer primary key, run text not null, n integer not null, count integer not null, json text not null
 );
 create unique index if not exists events_run on events(run, n);
+create table if not exists effects(
+	run text not null, node text not null, dispatch integer not null, path text not null, n integer not null,
+	kind text not null, name text not null, server text not null default '', request text not null, repeatable integer not null,
+	approval text, state text not null, sent integer not null, result text, tokens text, cost integer not null default 0, epoch integer not null,
+	primary key(run, node, dispatch, path, n)
+) without rowid;
+create unique index if not exists effects_approval on effects(approval) where approval is not null;
 `
+
+// additions are what an older schema lacks in tables that it has, by its number.
+func additions(found int) []string {
+	if found == 1 {
+		return []string{`alter table gates add column effect text not null default ''`}
+	}
+	return nil
+}
 
 // migrate brings an older or empty store to this schema in one exclusive
 // transaction and refuses a newer one.
@@ -78,8 +93,10 @@ func migrate(ctx context.Context, db *sql.DB) error {
 	case found == schemaVersion:
 		return nil
 	}
-	if _, err := tx.ExecContext(ctx, schema); err != nil {
-		return fmt.Errorf("run store: %w", err)
+	for _, query := range append(additions(found), schema) {
+		if _, err := tx.ExecContext(ctx, query); err != nil {
+			return fmt.Errorf("run store: %w", err)
+		}
 	}
 	if found == 0 {
 		_, err = tx.ExecContext(ctx, `insert into meta(schema) values(?)`, schemaVersion)

@@ -48,6 +48,7 @@ type execution struct {
 	failure   *RunError
 	partial   bool // some effect was left for the next segment
 	cancelled bool
+	terminal  bool // this segment ended the run
 	seen      map[string]bool
 
 	mu      sync.Mutex
@@ -55,12 +56,15 @@ type execution struct {
 	heard   []Gate            // decided meanwhile, for the loop
 	bell    chan struct{}     // rung when heard grows
 
-	gates  map[string]Gate // of earlier executions, by node
+	gates  map[string]Gate   // authored ones that are known, by node
+	asked  map[string][]Gate // those that the engine opened, by node, oldest first
 	staged stage
 	writer writer
 
-	tokens Tokens
-	cost   int64
+	tokens   Tokens
+	cost     int64 // what the run has cost, micro-cents
+	reserved int64 // what calls under way may cost at most
+	warned   bool  // that the budget is passed; true also where nobody looked yet
 
 	orphaned time.Duration // the janitor's: executed without a caller
 }
@@ -149,18 +153,25 @@ func (e *Engine) runSegment(ctx context.Context, seg *durable.Segment) (again bo
 		over:    make(chan struct{}),
 		seen:    make(map[string]bool),
 		waiting: make(map[string]string),
+		gates:   make(map[string]Gate),
 		bell:    make(chan struct{}, 1),
-		writer:  writer{hurry: make(chan struct{})},
+		writer:  writer{hurry: make(chan struct{}), kick: make(chan struct{}, 1)},
+		asked:   make(map[string][]Gate),
 	}
 	x.ctx, x.cancel = context.WithCancelCause(ctx)
 	defer x.cancel(nil)
 	x.open()
 	defer x.release()
+	leave := func() {}
+	defer func() { leave() }() // after what runs here has ended
 	defer x.work.Wait()
 	defer close(x.over)
 	defer x.cancel(errShutdown)
 	defer x.watch()()
 	if err = x.restore(ctx); err == nil {
+		leave, err = x.attend(ctx)
+	}
+	if err == nil {
 		err = x.loop(ctx)
 	}
 	if err == nil {
@@ -223,6 +234,9 @@ func (x *execution) release() {
 // of every effect that may still happen.
 func (x *execution) restore(ctx context.Context) error {
 	x.cost = x.row.cost
+	if err := x.chargeReserved(ctx); err != nil {
+		return err
+	}
 	if err := x.recall(ctx); err != nil {
 		return err
 	}
@@ -263,13 +277,17 @@ func (x *execution) recall(ctx context.Context) error {
 	if x.row.seg == 0 && !x.seg.Again {
 		return nil
 	}
-	gates, err := x.e.Gates(ctx, GateFilter{Run: x.row.id, Limit: len(x.wf.Nodes) + 1})
+	gates, err := x.e.Gates(ctx, GateFilter{Run: x.row.id, Limit: maxGates})
 	if err != nil {
 		return err
 	}
-	x.gates = make(map[string]Gate, len(gates))
 	for _, g := range gates {
-		x.gates[g.Node] = g
+		if g.Reason == "" {
+			x.gates[g.Node] = g
+			continue
+		}
+		x.asked[g.Node] = append(x.asked[g.Node], g)
+		x.seen[NodeStarted+" "+g.Node] = true
 	}
 	if !x.seg.Again {
 		return nil
@@ -291,13 +309,11 @@ func (x *execution) count(t *Tokens) {
 	}
 }
 
-// note remembers what must not be said twice: effects and gates.
+// note remembers what must not be said twice.
 func (x *execution) note(ev *Event) {
 	switch ev.Type {
-	case NodeStarted, NodeCompleted, NodeFailed:
-		if n, ok := x.wf.Node(ev.Node); ok && recorded(n) {
-			x.seen[ev.Type+" "+ev.Node] = true
-		}
+	case NodeStarted, NodeCompleted, NodeFailed, NodeSkipped:
+		x.seen[ev.Type+" "+ev.Node] = true
 	case GateResumed, GatePaused:
 		x.seen[ev.Type+" "+ev.Gate] = true
 	}
@@ -401,7 +417,7 @@ const linger = 2 * time.Millisecond
 // wait gives expressions a moment to report, so that what they say is stored
 // together with what waits already. It reports whether one did.
 func (x *execution) wait(ctx context.Context) (bool, error) {
-	if len(x.staged.events) == 0 || x.agents > 0 {
+	if x.staged.empty() || x.agents > 0 {
 		return false, nil
 	}
 	t := time.NewTimer(linger)
@@ -586,7 +602,7 @@ func (x *execution) held(ids []string) error {
 func (x *execution) skip(id, reason string) {
 	v := x.nodes[id]
 	v.state, v.reason = "skipped", reason
-	x.say(Event{Type: NodeSkipped, Node: id, Reason: reason})
+	x.sayOnce(Event{Type: NodeSkipped, Node: id, Reason: reason})
 	if v.slot != nil {
 		v.slot.send(order{skip: true})
 	}
@@ -601,7 +617,7 @@ func (x *execution) complete(id string, output json.RawMessage, selected []strin
 		return
 	}
 	v.state, v.output, v.selected = "completed", output, selected
-	x.say(Event{
+	x.sayOnce(Event{
 		Type: NodeCompleted, Node: id, Output: output, Selected: selected, DurationMS: new(took.Milliseconds()),
 		Tokens: &Tokens{}, Attempt: later(attempt),
 	})
@@ -613,7 +629,7 @@ func (x *execution) failNode(id string, err *RunError, attempt int) {
 	v := x.nodes[id]
 	err.Node = id
 	v.state, v.reason = "failed", string(err.Code)
-	x.say(Event{Type: NodeFailed, Node: id, Error: err, Attempt: later(attempt)})
+	x.sayOnce(Event{Type: NodeFailed, Node: id, Error: err, Attempt: later(attempt)})
 	x.fail(err)
 }
 
@@ -634,6 +650,7 @@ func (x *execution) drain(ctx context.Context) error {
 		}
 	}
 	for x.busy > 0 || x.slotsOpen() {
+		x.flush(ctx) // an effect may wait until it is stored
 		select {
 		case f := <-x.inbox:
 			if err := f(ctx); err != nil {

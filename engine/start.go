@@ -36,14 +36,15 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 		return Started{}, ErrClosed
 	default:
 	}
+	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	args, err := digest(req.Arguments)
 	if err != nil {
 		return Started{}, fmt.Errorf("engine: arguments: %w", err)
 	}
-	if len(req.Workflow.Context) > 0 {
-		// A run to join needs no context of its own; only a new one reads files.
+	if len(req.Workflow.Context) > 0 || e.opt.Attend != nil {
+		// A run to join needs nothing of its own; only a new one reads files and connects.
 		if found, err := e.join(ctx, e.file.Read, req, args); err != nil || found.Run != "" {
 			return found, err
 		}
@@ -56,6 +57,14 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 	if err != nil {
 		return Started{}, err
 	}
+	leave, err := e.attendNew(caller, req, id.String())
+	if err != nil {
+		return Started{}, err
+	}
+	made := false
+	defer func() { leave(!made) }() // the first segment attends by itself
+	ctx, cancel = context.WithTimeout(caller, patience)
+	defer cancel()
 	now := e.now()
 	out := Started{Run: id.String(), Since: now}
 	err = e.update(ctx, func(tx *sql.Tx) error {
@@ -72,6 +81,7 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 	if err != nil || out.Joined {
 		return out, err
 	}
+	made = true
 	e.remember(req.Workflow)
 	e.expect(&row{
 		id: out.Run, project: req.Project.Key, root: req.Project.Root, workflow: req.Workflow.ID, digest: req.Workflow.Digest(),

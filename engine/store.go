@@ -31,7 +31,7 @@ type row struct {
 	cancelBy, cancelReason              string
 	failure                             *RunError
 	outputs                             json.RawMessage
-	cost                                int64
+	cost, reserved                      int64
 	lastEvent                           int64
 }
 
@@ -46,7 +46,7 @@ type settled struct {
 }
 
 const runColumns = `id, project, root, workflow, digest, principal, source, client, inputs, ctx, state, seg, settled, epoch,
-	deadline, created, started, ended, holder, detached, detach_reason, kept, cancel_by, cancel_reason, error, outputs, cost, last_event`
+	deadline, created, started, ended, holder, detached, detach_reason, kept, cancel_by, cancel_reason, error, outputs, cost, reserved, last_event`
 
 type scanner interface{ Scan(dest ...any) error }
 
@@ -61,7 +61,7 @@ func scanRun(s scanner) (*row, error) {
 	)
 	err := s.Scan(&r.id, &r.project, &r.root, &r.workflow, &r.digest, &r.principal, &r.source, &r.client, &inputs, &ctx, &r.state,
 		&r.seg, &rest, &r.epoch, &deadline, &created, &started, &ended, &holder, &detached, &detachReason, &r.kept, &cancelBy, &cancelReason,
-		&failure, &result, &r.cost, &r.lastEvent)
+		&failure, &result, &r.cost, &r.reserved, &r.lastEvent)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -31,6 +32,12 @@ type Template struct {
 
 // Source is the authored text.
 func (t *Template) Source() string { return t.source }
+
+// ReadsFiles reports whether rendering reads a file, so that doing it again may
+// yield another text. A nil Template reads none.
+func (t *Template) ReadsFiles() bool {
+	return t != nil && slices.ContainsFunc(t.refs(), func(r ref) bool { return slices.Contains(r.filters, filterReadFile) })
+}
 
 // A part is literal text, or a reference when use is not nil.
 type part struct {

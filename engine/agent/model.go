@@ -78,6 +78,8 @@ type Call struct {
 	Arguments json.RawMessage `json:"arguments"` // as the model wrote it; may be no JSON
 	Opaque    json.RawMessage `json:"opaque,omitempty"`
 	Provider  string          `json:"provider,omitempty"` // whose Opaque it is
+	// Executed is set on a call that the provider made by itself; such a turn is refused.
+	Executed bool `json:"executed,omitempty"`
 }
 
 // A Result answers a Call.
