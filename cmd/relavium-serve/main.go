@@ -5,9 +5,16 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/relavium/relavium-serve/inbound/child"
 )
 
-func main() { os.Exit(begin()) }
+func main() {
+	if child.Supervising() {
+		os.Exit(child.Supervise())
+	}
+	os.Exit(begin())
+}
 
 // begin runs the command line of the process. The first signal asks for an
 // orderly end, the second ends the process at once.

@@ -12,9 +12,14 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
+
+	"github.com/relavium/relavium-serve/inbound/child"
 )
 
 func TestMain(m *testing.M) {
+	if child.Supervising() {
+		os.Exit(child.Supervise())
+	}
 	testscript.Main(leakChecked{m}, map[string]func(){"relavium-serve": main})
 }
 

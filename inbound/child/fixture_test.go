@@ -1,0 +1,5 @@
+package child
+
+const fixtureVariable = "CHILD_FIXTURE"
+
+func runFixture(string) int { return 0 }
