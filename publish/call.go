@@ -86,6 +86,11 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 	if ctx.Err() != nil { // cancelled before anything happened
 		return stopping("")
 	}
+	slot := s.place(x)
+	if slot == nil {
+		return nil
+	}
+	defer slot.Done()
 	sctx, done := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer done()
 	started, err := s.engine.Start(sctx, engine.StartRequest{
@@ -105,9 +110,13 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 		}
 		return s.unexpected("start a run", "", err)
 	}
+	if started.Joined {
+		slot.Joined()
+	}
 	wt := &wait{
 		server:   s,
 		x:        x,
+		begun:    slot.Begun,
 		workflow: w,
 		run:      started.Run,
 		joined:   started.Joined,

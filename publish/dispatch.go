@@ -15,14 +15,16 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/publish/access"
 	"github.com/relavium/relavium-serve/publish/transport"
 )
 
 // A caller is who sent a request and what its revision of the protocol knows.
 type caller struct {
 	principal    engine.Principal
-	version      string // the revision in effect
-	modern       bool   // 2026-07-28 or later: everything stands in the request
+	identity     *access.Identity // nil for one that may do everything
+	version      string           // the revision in effect
+	modern       bool             // 2026-07-28 or later: everything stands in the request
 	client       mcp.Implementation
 	capabilities mcp.ClientCapabilities
 }
@@ -82,6 +84,9 @@ func (s *Server) Answer(ctx context.Context, req *transport.Request) (reply tran
 // specification does where a version is missing.
 func callerOf(req *transport.Request) caller {
 	c := caller{principal: engine.Principal(req.Principal)}
+	if id, ok := req.Grant.(*access.Identity); ok {
+		c.identity = id
+	}
 	var version string
 	if json.Unmarshal(req.Meta(mcp.MetaKeyProtocolVersion), &version) == nil && mcp.IsModernProtocol(version) {
 		c.version, c.modern = version, true
@@ -167,8 +172,8 @@ func (s *Server) faultOf(x *exchange, e mcp.JSONRPCErrorDetails) *transport.Erro
 		switch raw := x.request.Param("name"); {
 		case raw == nil:
 			fault.Message = "invalid params: no tool name"
-		case json.Unmarshal(raw, &name) == nil && s.tools[name] == nil:
-			fault.Message = s.unknownTool(name)
+		case json.Unmarshal(raw, &name) == nil && (s.tools[name] == nil || !s.shows(&x.caller, s.tools[name])):
+			fault.Message = s.unknownTool(&x.caller, name)
 		}
 	case method == mcp.MethodResourcesRead:
 		fault.Message, fault.Data = "resource not found", x.unknownURI()
@@ -176,9 +181,9 @@ func (s *Server) faultOf(x *exchange, e mcp.JSONRPCErrorDetails) *transport.Erro
 	return fault
 }
 
-func (s *Server) unknownTool(name string) string {
+func (s *Server) unknownTool(c *caller, name string) string {
 	text := "unknown tool: " + clip(name, 64)
-	if near := s.closest(name); near != "" {
+	if near := s.closest(c, name); near != "" {
 		text += "; the closest one is " + near
 	}
 	return text
@@ -214,7 +219,7 @@ func (s *Server) listed(x *exchange, page mcp.ListToolsResult) listTools {
 	for i := range page.Tools {
 		list.Tools = append(list.Tools, s.tools[page.Tools[i].Name].body(x.caller.version))
 	}
-	if n := len(page.Tools); n > 0 && page.Tools[n-1].Name == s.order[len(s.order)-1] {
+	if n := len(page.Tools); n > 0 && page.Tools[n-1].Name == s.last(&x.caller) {
 		list.NextCursor = "" // the dispatcher announces an empty page after a full last one
 	}
 	return list

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/publish/access"
 	"github.com/relavium/relavium-serve/publish/transport"
 )
 
@@ -23,10 +24,13 @@ type HTTPOptions struct {
 	HeaderTimeout time.Duration // see transport.HTTP
 	BodyTimeout   time.Duration // see transport.HTTP
 	Console       http.Handler  // see transport.HTTP
+
+	// Access tells who calls; nil means that everybody is the principal local.
+	Access *access.Access
 }
 
-// ServeHTTPOn answers what l accepts as Streamable HTTP, for the principal
-// local, until ctx ends; see transport.HTTP.Serve. It closes l.
+// ServeHTTPOn answers what l accepts as Streamable HTTP until ctx ends; see
+// transport.HTTP.Serve. It closes l.
 func (s *Server) ServeHTTPOn(ctx context.Context, l net.Listener, opt HTTPOptions) error {
 	h := transport.HTTP{
 		Answer:        s.Answer,
@@ -45,6 +49,9 @@ func (s *Server) ServeHTTPOn(ctx context.Context, l net.Listener, opt HTTPOption
 		BodyTimeout:   opt.BodyTimeout,
 		StopGrace:     s.opt.StopGrace,
 		Console:       opt.Console,
+	}
+	if a := opt.Access; a != nil {
+		h.Admit, h.Permit, h.Metadata = admit(a), s.permit(a), a.Metadata()
 	}
 	err := h.Serve(ctx, l)
 	wctx, done := context.WithTimeout(context.WithoutCancel(ctx), askedGrace)

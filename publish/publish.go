@@ -16,6 +16,7 @@ import (
 
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/gates"
+	"github.com/relavium/relavium-serve/publish/access"
 	"github.com/relavium/relavium-serve/publish/transport"
 	"github.com/relavium/relavium-serve/workflows"
 )
@@ -43,6 +44,7 @@ type Workflow struct {
 	MinHuman     time.Duration         // where longer than Options.MinHuman, it counts
 	Gates        map[string]gates.Name // by node id; those that are not named have the usual names
 	NotRequester bool                  // whoever started a run may not answer its gates
+	VisibleTo    []string              // subjects, clients and names of tokens for which it exists; nil means all
 }
 
 // Options configure New. Engine and Logger are required.
@@ -72,6 +74,8 @@ type Options struct {
 	PageSize  int           // tools per page of tools/list; 0 means 250
 	Version   string        // of this binary, for serverInfo
 
+	Limits access.Limits // of the calls that start runs
+
 	EOFGrace  time.Duration // see transport.Stdio
 	StopGrace time.Duration // see transport.Stdio
 }
@@ -82,6 +86,7 @@ type Server struct {
 	opt      Options
 	engine   *engine.Engine
 	log      *slog.Logger
+	limiter  *access.Limiter
 	ladder   *gates.Ladder
 	info     mcp.Implementation
 	mcp      *server.MCPServer
@@ -119,6 +124,7 @@ func New(opt Options) (*Server, error) {
 		opt:      opt,
 		engine:   opt.Engine,
 		log:      opt.Logger,
+		limiter:  access.NewLimiter(opt.Limits, opt.Engine.Active),
 		ladder:   ladder,
 		info:     mcp.Implementation{Name: "relavium-serve", Version: cmp.Or(opt.Version, "devel")},
 		tools:    map[string]*tool{},
@@ -133,6 +139,7 @@ func New(opt Options) (*Server, error) {
 		server.WithToolCapabilities(true),
 		server.WithResourceCapabilities(false, false),
 		server.WithPaginationLimit(opt.PageSize),
+		server.WithToolFilter(s.filter),
 	)
 	s.register()
 	s.warnOfLimits()

@@ -197,13 +197,17 @@ func (s *Server) warnOfLimits() {
 	}
 }
 
-// closest is the listed tool whose name is most like a name that is none, or "".
-func (s *Server) closest(name string) string {
+// closest is the tool listed to the caller whose name is most like a name that is
+// none, or "".
+func (s *Server) closest(c *caller, name string) string {
 	if len(name) > 2*maxToolName {
 		return ""
 	}
 	best, least := "", len(name)/2+1
 	for _, candidate := range s.order {
+		if !s.shows(c, s.tools[candidate]) {
+			continue
+		}
 		d := workflows.EditDistance(mappedName(strings.ToLower(name)), mappedName(strings.ToLower(candidate)))
 		if bare, ok := strings.CutPrefix(candidate, s.opt.Prefix); ok {
 			d = min(d, workflows.EditDistance(mappedName(strings.ToLower(name)), mappedName(strings.ToLower(bare))))

@@ -33,6 +33,7 @@ type wait struct {
 	attachment *engine.Attachment
 	progress   *progress
 	limit      time.Time // when to give the call back; zero means never
+	begun      func()    // to call once the run is heard of; may be nil
 
 	call    *gates.Call
 	request string       // the RequestDigest of the call, for its state
@@ -72,6 +73,10 @@ func (w *wait) result(ctx context.Context) (result *mcp.CallToolResult, over boo
 		ev, err := w.next(ctx)
 		if err == nil {
 			w.track(ev.N)
+			if w.begun != nil {
+				w.begun()
+				w.begun = nil
+			}
 		}
 		switch {
 		case err == nil && ev.Terminal():

@@ -45,8 +45,18 @@ type HTTP struct {
 	Waiting func(ctx context.Context, run string) bool
 	// Ready is what /readyz asks; nil means always.
 	Ready     func(ctx context.Context) error
-	Principal string
+	Principal string // of everybody, where Admit is nil
 	Logger    *slog.Logger
+	// Admit tells who sends a request to the endpoint, by its header alone, or
+	// refuses it. Nil admits everybody as Principal. It is called after the checks
+	// of Host and Origin, before anything of the body is read.
+	Admit func(r *http.Request) (Caller, *Refusal)
+	// Permit is asked about each request before anything of its answer is written;
+	// nil permits all.
+	Permit func(req *Request) *Error
+	// Metadata answers below /.well-known/oauth-protected-resource; nil means that
+	// nothing does.
+	Metadata http.Handler
 	// Console answers at /console and below; nil means that nothing does. It
 	// bounds the writing of its answers by itself.
 	Console http.Handler
@@ -80,6 +90,7 @@ func (h *HTTP) Serve(ctx context.Context, l net.Listener) error {
 		http:     h,
 		guard:    newGuard(h.Hosts, h.Origins),
 		sessions: map[string]*httpSession{},
+		shares:   map[string]*share{},
 		drained:  make(chan struct{}),
 	}
 	srv := &http.Server{
@@ -132,8 +143,9 @@ type endpoint struct {
 
 	mu       sync.Mutex
 	sessions map[string]*httpSession
-	running  int // requests
-	held     int // bytes of their bodies
+	running  int               // requests
+	held     int               // bytes of their bodies
+	shares   map[string]*share // of both, by principal
 	stopped  bool
 	drained  chan struct{} // closed when stopped and nothing runs
 }
@@ -144,9 +156,15 @@ func (e *endpoint) routes() http.Handler {
 	r := chi.NewRouter()
 	r.Use(e.guard.wrap)
 	for _, path := range []string{"/mcp", "/mcp/"} {
-		r.Post(path, e.counted(e.post))
-		r.Get(path, e.counted(e.get))
-		r.Delete(path, e.counted(e.delete))
+		r.Post(path, e.counted(e.admitted(e.post)))
+		r.Get(path, e.counted(e.admitted(e.get)))
+		r.Delete(path, e.counted(e.admitted(e.delete)))
+	}
+	if e.http.Metadata != nil {
+		for _, method := range []string{http.MethodGet, http.MethodHead} {
+			r.Method(method, metadataPath, plain(e.http.Metadata.ServeHTTP))
+			r.Method(method, metadataPath+"/*", plain(e.http.Metadata.ServeHTTP))
+		}
 	}
 	if e.http.Console != nil {
 		page := e.counted(e.http.Console.ServeHTTP)
@@ -250,21 +268,4 @@ func (e *endpoint) settle() {
 	default:
 		close(e.drained)
 	}
-}
-
-// hold takes n bytes of the bodies that all requests may hold.
-func (e *endpoint) hold(n int) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.held+n > cmp.Or(e.http.MaxHeld, DefaultMaxHeld) {
-		return false
-	}
-	e.held += n
-	return true
-}
-
-func (e *endpoint) letGo(n int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.held -= n
 }

@@ -11,32 +11,32 @@ import (
 )
 
 // legacy answers one message of a revision before 2026-07-28.
-func (e *endpoint) legacy(w http.ResponseWriter, r *http.Request, f forms, msg message, version string) {
+func (e *endpoint) legacy(w http.ResponseWriter, r *http.Request, c *Caller, f forms, msg message, version string) {
 	if !knownVersion(w, version) {
 		return
 	}
 	switch {
 	case msg.method == string(mcp.MethodInitialize) && msg.id != nil:
-		e.initialize(w, r, f, msg)
+		e.initialize(w, r, c, f, msg)
 		return
 	case msg.method == string(mcp.MethodPing) && msg.id != nil && r.Header.Get(mcp.HeaderSessionID) == "":
 		// Pings may come before initialize.
-		e.inline(w, r, f, msg, &Session{})
+		e.inline(w, r, c, f, msg, &Session{})
 		return
 	}
-	s := e.session(w, r)
+	s := e.session(w, r, c)
 	if s == nil {
 		return
 	}
 	defer s.leave()
 	switch {
 	case msg.id == nil:
-		e.hear(r.Context(), s, msg)
+		e.hear(r.Context(), c, s, msg)
 		w.WriteHeader(http.StatusAccepted)
 	case msg.method == string(mcp.MethodPing):
-		e.inline(w, r, f, msg, &s.Session)
+		e.inline(w, r, c, f, msg, &s.Session)
 	default:
-		e.call(w, r, f, s, msg)
+		e.call(w, r, c, f, s, msg)
 	}
 }
 
@@ -52,10 +52,10 @@ func knownVersion(w http.ResponseWriter, version string) bool {
 }
 
 // initialize makes a session.
-func (e *endpoint) initialize(w http.ResponseWriter, r *http.Request, f forms, msg message) {
-	s := newSession()
+func (e *endpoint) initialize(w http.ResponseWriter, r *http.Request, c *Caller, f forms, msg message) {
+	s := newSession(c.Principal)
 	st := e.quick(w, f)
-	reply := e.http.Answer(r.Context(), e.request(msg, st, &s.Session))
+	reply := e.http.Answer(r.Context(), answered(e.request(c, msg, &s.Session), st))
 	if version, _, _ := s.Settled(); reply.Error == nil && version != "" {
 		if !e.add(s) {
 			reply = Reply{Error: &Error{Code: CodeInternal, Message: "too many sessions"}}
@@ -67,9 +67,9 @@ func (e *endpoint) initialize(w http.ResponseWriter, r *http.Request, f forms, m
 }
 
 // inline answers what waits for nothing.
-func (e *endpoint) inline(w http.ResponseWriter, r *http.Request, f forms, msg message, session *Session) {
+func (e *endpoint) inline(w http.ResponseWriter, r *http.Request, c *Caller, f forms, msg message, session *Session) {
 	st := e.quick(w, f)
-	deliver(r.Context(), st, msg.id, e.http.Answer(r.Context(), e.request(msg, st, session)), false)
+	deliver(r.Context(), st, msg.id, e.http.Answer(r.Context(), answered(e.request(c, msg, session), st)), false)
 }
 
 // quick is an answer that needs no sign of life.
@@ -80,7 +80,11 @@ func (e *endpoint) quick(w http.ResponseWriter, f forms) *stream {
 // call answers one request of a session. A connection that drops only ends the
 // wait: "Disconnection MAY occur at any time … SHOULD NOT be interpreted as the
 // client cancelling its request" (MCP 2025-11-25, Streamable HTTP).
-func (e *endpoint) call(w http.ResponseWriter, r *http.Request, f forms, s *httpSession, msg message) {
+func (e *endpoint) call(w http.ResponseWriter, r *http.Request, by *Caller, f forms, s *httpSession, msg message) {
+	req := e.request(by, msg, &s.Session)
+	if !e.permitted(w, req) {
+		return
+	}
 	ctx, end := requestContext(r.Context(), ErrClosed)
 	defer end(nil)
 	fl := s.begin(msg.id, end)
@@ -90,8 +94,7 @@ func (e *endpoint) call(w http.ResponseWriter, r *http.Request, f forms, s *http
 	defer st.drop()
 	st.number(version >= mcp.ProtocolVersion20251125)
 	c := &call{id: msg.id, method: msg.method, name: field(msg.params, "name"), final: -1, by: fl}
-	req := e.request(msg, st, &s.Session)
-	s.asking(req, st)
+	s.asking(answered(req, st), st)
 	req.Track = func(run string, n int64) {
 		s.track(c, run, n)
 		st.at(run, n)
@@ -105,19 +108,19 @@ func (e *endpoint) call(w http.ResponseWriter, r *http.Request, f forms, s *http
 
 // hear takes what needs no answer: a response to a question of ours, which may
 // be one that nobody waits for, or a notification.
-func (e *endpoint) hear(ctx context.Context, s *httpSession, msg message) {
+func (e *endpoint) hear(ctx context.Context, by *Caller, s *httpSession, msg message) {
 	switch {
 	case msg.reply != nil:
 		s.asks.take(msg.reply, time.Now())
 	case msg.method == "notifications/cancelled":
-		e.cancel(ctx, s, msg.params)
+		e.cancel(ctx, by, s, msg.params)
 	}
 }
 
 // cancel ends the session's own request, and lets what it does be done before
 // the notification is answered. One whose connection dropped before is found by
 // its run.
-func (e *endpoint) cancel(ctx context.Context, s *httpSession, params json.RawMessage) {
+func (e *endpoint) cancel(ctx context.Context, by *Caller, s *httpSession, params json.RawMessage) {
 	var reason string
 	if raw := field(params, "reason"); raw != nil && json.Unmarshal(raw, &reason) != nil {
 		reason = ""
@@ -137,12 +140,12 @@ func (e *endpoint) cancel(ctx context.Context, s *httpSession, params json.RawMe
 	}
 	cctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	end(cause)
-	e.http.Resume(cctx, e.again(c, s, func(string, json.RawMessage) error { return cause }), run)
+	e.http.Resume(cctx, e.again(by, c, s, func(string, json.RawMessage) error { return cause }), run)
 }
 
 // again is a call's request as far as it is kept.
-func (e *endpoint) again(c *call, s *httpSession, notify func(string, json.RawMessage) error) *Request {
-	req := &Request{ID: c.id, Method: c.method, Principal: e.http.Principal, Session: &s.Session, Notify: notify}
+func (e *endpoint) again(by *Caller, c *call, s *httpSession, notify func(string, json.RawMessage) error) *Request {
+	req := &Request{ID: c.id, Method: c.method, Principal: by.Principal, Grant: by.Grant, Session: &s.Session, Notify: notify}
 	if c.name != nil {
 		req.Params = object([]member{{key: "name", raw: []byte(`"name"`), value: c.name}})
 	}
@@ -150,7 +153,7 @@ func (e *endpoint) again(c *call, s *httpSession, notify func(string, json.RawMe
 }
 
 // array answers a batch, which 2025-03-26 alone has, member by member.
-func (e *endpoint) array(w http.ResponseWriter, r *http.Request, f forms, version string, body []byte) {
+func (e *endpoint) array(w http.ResponseWriter, r *http.Request, by *Caller, f forms, version string, body []byte) {
 	refuse := func(text string) { failed(w, http.StatusBadRequest, nil, invalid(text)) }
 	if mcp.IsModernProtocol(version) || r.Header.Get(mcp.HeaderSessionID) == "" {
 		refuse("a message is one JSON object")
@@ -164,7 +167,7 @@ func (e *endpoint) array(w http.ResponseWriter, r *http.Request, f forms, versio
 	if !knownVersion(w, version) {
 		return
 	}
-	s := e.session(w, r)
+	s := e.session(w, r, by)
 	if s == nil {
 		return
 	}
@@ -178,10 +181,10 @@ func (e *endpoint) array(w http.ResponseWriter, r *http.Request, f forms, versio
 		refuse("an array has 1 to 64 messages")
 		return
 	}
-	e.batch(w, r, f, s, members)
+	e.batch(w, r, by, f, s, members)
 }
 
-func (e *endpoint) batch(w http.ResponseWriter, r *http.Request, f forms, s *httpSession, members []json.RawMessage) {
+func (e *endpoint) batch(w http.ResponseWriter, r *http.Request, by *Caller, f forms, s *httpSession, members []json.RawMessage) {
 	ctx, end := requestContext(r.Context(), ErrClosed)
 	defer end(nil)
 	st := e.stream(w, f.events, f)
@@ -195,12 +198,12 @@ func (e *endpoint) batch(w http.ResponseWriter, r *http.Request, f forms, s *htt
 		case fault != nil:
 			reply.Error = fault
 		case msg.id == nil:
-			e.hear(r.Context(), s, msg)
+			e.hear(r.Context(), by, s, msg)
 			continue
 		case msg.method == string(mcp.MethodInitialize):
 			id, reply.Error = msg.id, invalid("initialize is no part of an array")
 		default:
-			id, reply = msg.id, e.member(ctx, s, st, msg)
+			id, reply = msg.id, e.member(ctx, by, s, st, msg)
 		}
 		if reply.Error != nil || !silenced(ctx) {
 			if line := bytes.TrimSpace(orNull(id, reply)); line != nil {
@@ -226,12 +229,18 @@ func (e *endpoint) batch(w http.ResponseWriter, r *http.Request, f forms, s *htt
 }
 
 // member answers one request of a batch, which may be cancelled by itself.
-func (e *endpoint) member(ctx context.Context, s *httpSession, st *stream, msg message) Reply {
+func (e *endpoint) member(ctx context.Context, by *Caller, s *httpSession, st *stream, msg message) Reply {
+	req := e.request(by, msg, &s.Session)
+	if e.http.Permit != nil {
+		if fault := e.http.Permit(req); fault != nil {
+			return Reply{Error: fault}
+		}
+	}
 	mctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	fl := s.begin(msg.id, end)
 	defer s.finish(msg.id, fl)
-	reply := e.http.Answer(mctx, e.request(msg, st, &s.Session))
+	reply := e.http.Answer(mctx, answered(req, st))
 	if silenced(mctx) {
 		lost(mctx, reply)
 		return Reply{}

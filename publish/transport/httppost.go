@@ -27,7 +27,7 @@ const (
 
 // post answers POST of either era. "Every JSON-RPC message sent from the client
 // MUST be a new HTTP POST request to the MCP endpoint" (MCP, Streamable HTTP).
-func (e *endpoint) post(w http.ResponseWriter, r *http.Request) {
+func (e *endpoint) post(w http.ResponseWriter, r *http.Request, c *Caller) {
 	forms, ok := accepted(r.Header)
 	if !ok {
 		failed(w, http.StatusNotAcceptable, nil, invalid("the answer is application/json or text/event-stream, and Accept takes neither"))
@@ -37,14 +37,14 @@ func (e *endpoint) post(w http.ResponseWriter, r *http.Request) {
 		failed(w, http.StatusUnsupportedMediaType, nil, invalid("the content type is not application/json"))
 		return
 	}
-	body, held, ok := e.body(w, r)
+	body, held, ok := e.body(w, r, c)
 	if !ok {
 		return
 	}
-	defer e.letGo(held)
+	defer e.letGo(c.Principal, held)
 	version := r.Header.Get(mcp.HeaderProtocolVersion)
 	if text := bytes.TrimLeft(body, " \t\r\n"); len(text) > 0 && text[0] == '[' {
-		e.array(w, r, forms, version, body)
+		e.array(w, r, c, forms, version, body)
 		return
 	}
 	msg, id, fault := parse(body)
@@ -54,10 +54,10 @@ func (e *endpoint) post(w http.ResponseWriter, r *http.Request) {
 	}
 	stated := statedVersion(msg.params)
 	if mcp.IsModernProtocol(version) || mcp.IsModernProtocol(stated) {
-		e.modern(w, r, forms, msg, version, stated)
+		e.modern(w, r, c, forms, msg, version, stated)
 		return
 	}
-	e.legacy(w, r, forms, msg, version)
+	e.legacy(w, r, c, forms, msg, version)
 }
 
 // statedVersion is the revision that the message itself names, as those of
@@ -72,7 +72,7 @@ func statedVersion(params json.RawMessage) string {
 
 // body reads a bounded body within a bounded time; held is what it takes of the
 // bytes that all bodies may have. When ok is false the answer is written.
-func (e *endpoint) body(w http.ResponseWriter, r *http.Request) (body []byte, held int, ok bool) {
+func (e *endpoint) body(w http.ResponseWriter, r *http.Request, c *Caller) (body []byte, held int, ok bool) {
 	most := cmp.Or(e.http.MaxBody, DefaultMaxBody)
 	if r.ContentLength > int64(most) {
 		tooLarge(w, most)
@@ -82,7 +82,7 @@ func (e *endpoint) body(w http.ResponseWriter, r *http.Request) (body []byte, he
 	if r.ContentLength >= 0 {
 		held = int(r.ContentLength)
 	}
-	if !e.hold(held) {
+	if !e.hold(c.Principal, held) {
 		w.Header().Set("Retry-After", "1")
 		failed(w, http.StatusServiceUnavailable, nil, &Error{Code: CodeInternal, Message: "too many requests in flight"})
 		return nil, 0, false
@@ -91,7 +91,7 @@ func (e *endpoint) body(w http.ResponseWriter, r *http.Request) (body []byte, he
 	_ = control.SetReadDeadline(time.Now().Add(cmp.Or(e.http.BodyTimeout, DefaultBodyTimeout)))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(most)))
 	if err != nil { // the deadline stays: net/http reads what is left of the body
-		e.letGo(held)
+		e.letGo(c.Principal, held)
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
 			tooLarge(w, most)
 			return nil, 0, false
@@ -101,7 +101,7 @@ func (e *endpoint) body(w http.ResponseWriter, r *http.Request) (body []byte, he
 		return nil, 0, false
 	}
 	_ = control.SetReadDeadline(time.Time{})
-	e.letGo(held - len(body))
+	e.letGo(c.Principal, held-len(body))
 	return body, len(body), true
 }
 
@@ -149,7 +149,7 @@ func jsonBody(h http.Header) bool {
 
 // modern answers a message of 2026-07-28, which knows no sessions: their header
 // and Last-Event-ID are ignored.
-func (e *endpoint) modern(w http.ResponseWriter, r *http.Request, f forms, msg message, version, stated string) {
+func (e *endpoint) modern(w http.ResponseWriter, r *http.Request, c *Caller, f forms, msg message, version, stated string) {
 	if msg.id == nil {
 		// No notification of a client is defined here. A cancel above all must
 		// not be heard: it could name the request of anybody.
@@ -161,7 +161,8 @@ func (e *endpoint) modern(w http.ResponseWriter, r *http.Request, f forms, msg m
 		return
 	}
 	events := f.events
-	if msg.method == string(mcp.MethodSubscriptionsListen) {
+	listens := msg.method == string(mcp.MethodSubscriptionsListen)
+	if listens {
 		if events = f.events || f.any; !events {
 			failed(w, http.StatusNotAcceptable, msg.id, invalid("subscriptions/listen is answered by text/event-stream, which Accept does not take"))
 			return
@@ -171,9 +172,16 @@ func (e *endpoint) modern(w http.ResponseWriter, r *http.Request, f forms, msg m
 	// request" (MCP 2026-07-28, Streamable HTTP).
 	ctx, end := requestContext(r.Context(), ErrStreamClosed)
 	defer end(nil)
+	if listens && !c.Expires.IsZero() {
+		defer time.AfterFunc(time.Until(c.Expires), func() { end(ErrStopping) }).Stop()
+	}
+	req := e.request(c, msg, &Session{})
+	if !e.permitted(w, req) {
+		return
+	}
 	st := e.stream(w, events, f)
 	defer st.drop()
-	reply := e.http.Answer(ctx, e.request(msg, st, &Session{}))
+	reply := e.http.Answer(ctx, answered(req, st))
 	deliver(ctx, st, msg.id, reply, true)
 }
 
@@ -221,17 +229,11 @@ func statusOf(code int) int {
 	return http.StatusOK
 }
 
-// requestContext is the context of a request: it ends with hangup when the
-// client closes the connection or the stream, and with ErrStopping.
-func requestContext(base context.Context, hangup error) (context.Context, context.CancelCauseFunc) {
+// requestContext is the context of a request: it ends with the usual cause when
+// the client closes the connection or the stream, and with ErrStopping.
+func requestContext(base context.Context, usual error) (context.Context, context.CancelCauseFunc) {
 	ctx, end := context.WithCancelCause(context.WithoutCancel(base))
-	stop := context.AfterFunc(base, func() {
-		if errors.Is(context.Cause(base), ErrStopping) {
-			end(ErrStopping)
-			return
-		}
-		end(hangup)
-	})
+	stop := context.AfterFunc(base, func() { end(hangup(base, usual)) })
 	return ctx, func(cause error) {
 		end(cause)
 		stop()
@@ -246,18 +248,24 @@ func (e *endpoint) stream(w http.ResponseWriter, events bool, f forms) *stream {
 	return st
 }
 
-func (e *endpoint) request(msg message, st *stream, session *Session) *Request {
+func (e *endpoint) request(c *Caller, msg message, session *Session) *Request {
 	return &Request{
 		ID:        msg.id,
 		Method:    msg.method,
 		Params:    msg.params,
-		Principal: e.http.Principal,
+		Principal: c.Principal,
+		Grant:     c.Grant,
 		Session:   session,
-		OneBody:   !st.events,
-		Notify: func(method string, params json.RawMessage) error {
-			return st.notify(notificationLine(method, params))
-		},
 	}
+}
+
+// answered is the request with what is answered on st.
+func answered(req *Request, st *stream) *Request {
+	req.OneBody = !st.events
+	req.Notify = func(method string, params json.RawMessage) error {
+		return st.notify(notificationLine(method, params))
+	}
+	return req
 }
 
 // deliver writes a reply, if anybody is there to read it, and says whether that
@@ -265,12 +273,19 @@ func (e *endpoint) request(msg message, st *stream, session *Session) *Request {
 func deliver(ctx context.Context, st *stream, id json.RawMessage, reply Reply, modern bool) bool {
 	line := replyLine(id, reply)
 	if line == nil || silenced(ctx) {
+		if errors.Is(context.Cause(ctx), errRevoked) {
+			st.refuse(http.StatusUnauthorized)
+		}
 		st.drop()
 		lost(ctx, reply)
 		return false
 	}
 	status := http.StatusOK
-	if modern && reply.Error != nil {
+	switch {
+	case reply.Error != nil && reply.Error.Refusal != nil:
+		status = reply.Error.Refusal.Status
+		st.head(reply.Error.Refusal.head)
+	case modern && reply.Error != nil:
 		status = statusOf(reply.Error.Code)
 	}
 	if st.finish(status, line) != nil {

@@ -27,8 +27,9 @@ const (
 type httpSession struct {
 	Session
 
-	id   string
-	gone chan struct{} // closed at its end
+	id        string
+	principal string        // whose it is
+	gone      chan struct{} // closed at its end
 
 	mu       sync.Mutex
 	over     bool
@@ -63,18 +64,32 @@ type call struct {
 	by       *flight // what answers it now, or nil
 }
 
-func newSession() *httpSession {
-	return &httpSession{id: rand.Text(), gone: make(chan struct{}), idle: time.Now(), flights: map[string][]*flight{}}
+func newSession(principal string) *httpSession {
+	return &httpSession{principal: principal, id: rand.Text(), gone: make(chan struct{}), idle: time.Now(), flights: map[string][]*flight{}}
 }
 
 // add makes a session known. If there are too many the one that is idle longest
-// has to go; it is false when none is.
+// has to go; it is false when none is. A principal that has more than its share
+// makes way for itself.
 func (e *endpoint) add(s *httpSession) bool {
+	most := cmp.Or(e.http.MaxSessions, DefaultMaxSessions)
 	e.mu.Lock()
+	own := 0
+	if e.http.Admit != nil {
+		for _, other := range e.sessions {
+			if other.principal == s.principal {
+				own++
+			}
+		}
+	}
+	greedy := own >= max(most/callerShare, 1)
 	var out *httpSession
-	if len(e.sessions) >= cmp.Or(e.http.MaxSessions, DefaultMaxSessions) {
+	if greedy || len(e.sessions) >= most {
 		var since time.Time
 		for _, other := range e.sessions {
+			if greedy && other.principal != s.principal {
+				continue
+			}
 			if idle, ok := other.idleSince(); ok && (out == nil || idle.Before(since)) {
 				out, since = other, idle
 			}
@@ -97,8 +112,9 @@ func (e *endpoint) add(s *httpSession) bool {
 // returns nil the answer is written. "Servers that require a session ID SHOULD
 // respond to requests without an Mcp-Session-Id header (other than
 // initialization) with HTTP 400 Bad Request", and after the end of a session
-// "with HTTP 404 Not Found" (MCP 2025-11-25, Session Management).
-func (e *endpoint) session(w http.ResponseWriter, r *http.Request) *httpSession {
+// "with HTTP 404 Not Found" (MCP 2025-11-25, Session Management). That of another
+// principal does not exist for the caller.
+func (e *endpoint) session(w http.ResponseWriter, r *http.Request, c *Caller) *httpSession {
 	id := r.Header.Get(mcp.HeaderSessionID)
 	if id == "" {
 		failed(w, http.StatusBadRequest, nil, invalid("no "+mcp.HeaderSessionID+": initialize first"))
@@ -107,7 +123,7 @@ func (e *endpoint) session(w http.ResponseWriter, r *http.Request) *httpSession 
 	e.mu.Lock()
 	s := e.sessions[id]
 	e.mu.Unlock()
-	if s == nil || !s.enter() {
+	if s == nil || s.principal != c.Principal || !s.enter() {
 		failed(w, http.StatusNotFound, nil, &Error{Code: codeSession, Message: "session not found: initialize again"})
 		return nil
 	}
@@ -115,11 +131,11 @@ func (e *endpoint) session(w http.ResponseWriter, r *http.Request) *httpSession 
 }
 
 // delete ends a session; what it waits for goes on without it.
-func (e *endpoint) delete(w http.ResponseWriter, r *http.Request) {
+func (e *endpoint) delete(w http.ResponseWriter, r *http.Request, c *Caller) {
 	if refusedModern(w, r) {
 		return
 	}
-	s := e.session(w, r)
+	s := e.session(w, r, c)
 	if s == nil {
 		return
 	}
@@ -159,11 +175,11 @@ func refusedModern(w http.ResponseWriter, r *http.Request) bool {
 
 // get opens the stream of a session, or one that carries the answer of a call
 // whose own stream broke.
-func (e *endpoint) get(w http.ResponseWriter, r *http.Request) {
+func (e *endpoint) get(w http.ResponseWriter, r *http.Request, c *Caller) {
 	if refusedModern(w, r) {
 		return
 	}
-	s := e.session(w, r)
+	s := e.session(w, r, c)
 	if s == nil {
 		return
 	}
@@ -178,15 +194,18 @@ func (e *endpoint) get(w http.ResponseWriter, r *http.Request) {
 	last := r.Header.Get(mcp.HeaderLastEventID)
 	run, n, ok := place(last)
 	if calls := s.again(run, n); ok && len(calls) > 0 {
-		e.resume(r, s, st, calls)
+		e.resume(r, c, s, st, calls)
 		return
 	}
 	l := s.listen(st, last != "")
 	defer s.unlisten(l)
+	expired, stop := c.expiry()
+	defer stop()
 	select {
 	case <-r.Context().Done():
 	case <-s.gone:
 	case <-l.replaced:
+	case <-expired:
 	}
 }
 
@@ -201,13 +220,13 @@ func place(id string) (run string, n int64, ok bool) {
 }
 
 // resume answers calls again, each once. Progress is not repeated.
-func (e *endpoint) resume(r *http.Request, s *httpSession, st *stream, calls []*call) {
+func (e *endpoint) resume(r *http.Request, by *Caller, s *httpSession, st *stream, calls []*call) {
 	ctx, end := requestContext(r.Context(), ErrClosed)
 	defer end(nil)
 	for _, c := range calls {
 		fl := s.begin(c.id, end)
 		run := s.takeOver(c, fl)
-		req := e.again(c, s, func(method string, params json.RawMessage) error {
+		req := e.again(by, c, s, func(method string, params json.RawMessage) error {
 			return st.notify(notificationLine(method, params))
 		})
 		s.asking(req, st)

@@ -183,6 +183,25 @@ func (s *stream) drop() {
 	s.w.WriteHeader(http.StatusNoContent)
 }
 
+// refuse ends the answer with a status where nothing of it was written.
+func (s *stream) refuse(status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.end() && !s.opened {
+		s.opened = true
+		s.w.WriteHeader(status)
+	}
+}
+
+// head lets set change the header where nothing was written.
+func (s *stream) head(set func(http.Header)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.opened {
+		set(s.w.Header())
+	}
+}
+
 // end stops everything else that writes; s.mu is held.
 func (s *stream) end() bool {
 	if s.closed {

@@ -47,6 +47,8 @@ type Error struct {
 	Code    int             `json:"code"`
 	Message string          `json:"message"`
 	Data    json.RawMessage `json:"data,omitempty"`
+
+	Refusal *Refusal `json:"-"` // what HTTP says of it; nil means what goes with the code
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("json-rpc %d: %s", e.Code, e.Message) }
@@ -75,6 +77,8 @@ type Request struct {
 	Params json.RawMessage
 	// Principal is who sent it.
 	Principal string
+	// Grant is what came with the Caller that sent it.
+	Grant any
 	// Session is what the client's initialize settled.
 	Session *Session
 	// Notify writes a notification that belongs to this request, ahead of its
@@ -134,6 +138,27 @@ func (r *Request) WithoutParam(name string) json.RawMessage {
 		return r.Params
 	}
 	return object(kept)
+}
+
+// A Caller is who sends requests.
+type Caller struct {
+	Principal string
+	// Grant is passed on with each request; the transport does not look at it.
+	Grant any
+	// Expires is when streams that wait for no call end, since the caller has to
+	// show again who it is; zero means never.
+	Expires time.Time
+	// Watch calls end when the caller is not admitted any more, upon which all of
+	// its streams end at once; stop takes that back. Nil means that it stays.
+	Watch func(end func()) (stop func() bool)
+}
+
+// A Refusal is how a request is refused over HTTP.
+type Refusal struct {
+	Status    int
+	Challenge string        // of WWW-Authenticate, or ""
+	After     time.Duration // of Retry-After, in whole seconds; 0 means none
+	Text      string        // for people
 }
 
 // A Session is what a client's initialize settled for its connection. Clients

@@ -1,0 +1,131 @@
+package publish
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/mark3labs/mcp-go/mcp"
+
+	"github.com/relavium/relavium-serve/publish/access"
+	"github.com/relavium/relavium-serve/publish/transport"
+)
+
+const (
+	// codeForbidden is a call that the caller's token does not allow.
+	codeForbidden = -32001
+	// codeLimit is a call that the limits do not allow now.
+	codeLimit = -32029
+)
+
+// shows reports whether a tool exists for the caller. Companion tools do while
+// some workflow does.
+func (s *Server) shows(c *caller, t *tool) bool {
+	if c.identity == nil {
+		return true
+	}
+	if w := t.workflow; w != nil {
+		return c.identity.Sees(w.ID, w.VisibleTo)
+	}
+	for i := range s.opt.Workflows {
+		w := &s.opt.Workflows[i]
+		if c.identity.Sees(w.ID, w.VisibleTo) && c.identity.Scopes.Run(w.ID) {
+			return true
+		}
+	}
+	return false
+}
+
+// filter leaves the caller the tools that exist for it; the dispatcher asks it
+// for tools/list and for each call.
+func (s *Server) filter(ctx context.Context, tools []mcp.Tool) []mcp.Tool {
+	c := &exchangeOf(ctx).caller
+	if c.identity == nil {
+		return tools
+	}
+	called := exchangeOf(ctx).request.Method == string(mcp.MethodToolsCall)
+	kept := make([]mcp.Tool, 0, len(tools))
+	for i := range tools {
+		t := s.tools[tools[i].Name]
+		// What a caller's own runs did may always be read, whatever is listed now.
+		if called && t.workflow == nil || s.shows(c, t) {
+			kept = append(kept, tools[i])
+		}
+	}
+	return kept
+}
+
+// last is the last tool that is listed to the caller, or "".
+func (s *Server) last(c *caller) string {
+	for i := len(s.order) - 1; i >= 0; i-- {
+		if s.shows(c, s.tools[s.order[i]]) {
+			return s.order[i]
+		}
+	}
+	return ""
+}
+
+// permit refuses a call of a workflow that exists for the caller and that its
+// token does not allow; it is a function of transport.HTTP.
+func (s *Server) permit(a *access.Access) func(req *transport.Request) *transport.Error {
+	return func(req *transport.Request) *transport.Error {
+		id, ok := req.Grant.(*access.Identity)
+		if !ok || req.Method != string(mcp.MethodToolsCall) {
+			return nil
+		}
+		var name string
+		if json.Unmarshal(req.Param("name"), &name) != nil {
+			return nil // the dispatcher says what is wrong
+		}
+		t := s.tools[name]
+		if t == nil || t.workflow == nil || id.Scopes.Run(t.workflow.ID) || !id.Sees(t.workflow.ID, t.workflow.VisibleTo) {
+			return nil
+		}
+		refused := a.Forbidden(access.ScopeRunOne + t.workflow.ID)
+		return &transport.Error{Code: codeForbidden, Message: refused.Text, Refusal: refusalOf(refused)}
+	}
+}
+
+// admit is how the transport learns who sends a request.
+func admit(a *access.Access) func(r *http.Request) (transport.Caller, *transport.Refusal) {
+	return func(r *http.Request) (transport.Caller, *transport.Refusal) {
+		id, refused := a.Admit(r)
+		if refused != nil {
+			return transport.Caller{}, refusalOf(refused)
+		}
+		return transport.Caller{Principal: string(id.Principal), Grant: id, Expires: id.Expires, Watch: id.Watch}, nil
+	}
+}
+
+func refusalOf(r *access.Refusal) *transport.Refusal {
+	return &transport.Refusal{Status: r.Status, Challenge: r.Challenge, After: r.After, Text: r.Text}
+}
+
+// place takes the call's place within the limits; where there is none the
+// exchange's fault says so.
+func (s *Server) place(x *exchange) *access.Slot {
+	slot, err := s.limiter.Take(x.caller.principal)
+	limit, ok := errors.AsType[*access.LimitError](err)
+	if !ok {
+		return slot
+	}
+	status := http.StatusTooManyRequests
+	if limit.Limit == "runs" {
+		status = http.StatusServiceUnavailable
+	}
+	text := limit.Error()
+	data, err := encode(struct {
+		Limit string `json:"limit"`
+		Most  int    `json:"most"`
+		After int64  `json:"retryAfterMs"`
+	}{limit.Limit, limit.Most, limit.After.Milliseconds()})
+	if err != nil {
+		data = nil
+	}
+	x.fault = &transport.Error{
+		Code: codeLimit, Message: text, Data: data,
+		Refusal: &transport.Refusal{Status: status, After: limit.After, Text: text},
+	}
+	return nil
+}
