@@ -73,14 +73,18 @@ func Cut(s string, limit int) string {
 	return s[:end] + mark
 }
 
-// Quote shows a text that Check may refuse: between double quotes, each refused
-// character, backslash and quote escaped as \u{202E}, \\ and \", cut to some limit
-// bytes.
-func Quote(s string, limit int) string {
+// Quote shows a text that Check may refuse: Escape's text between double quotes.
+func Quote(s string, limit int) string { return `"` + Escape(s, limit) + `"` }
+
+// Escape shows a text that Check may refuse: each refused character, backslash and
+// quote escaped as \u{202E}, \\ and \", cut to some limit bytes.
+func Escape(s string, limit int) string {
+	if printable(s) && len(s) <= limit && !strings.ContainsAny(s, "\"\\") {
+		return s
+	}
 	var b strings.Builder
-	b.WriteByte('"')
 	for i, r := range s {
-		if b.Len() > limit {
+		if b.Len() >= limit {
 			b.WriteString("…")
 			break
 		}
@@ -97,6 +101,5 @@ func Quote(s string, limit int) string {
 			b.WriteRune(r)
 		}
 	}
-	b.WriteByte('"')
 	return b.String()
 }
