@@ -133,7 +133,7 @@ func (f *form) fits(value json.RawMessage) bool {
 		return false
 	}
 	switch {
-	case f.gate.Reason == reasonUnknown:
+	case f.gate.Reason == engine.ReasonUnknown:
 		switch text(value) {
 		case "repeat", "skip", "fail":
 			return true

@@ -1,6 +1,7 @@
 package gates
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 	"time"
@@ -15,12 +16,6 @@ import (
 
 // maxQuestion bounds the message of a question, in bytes.
 const maxQuestion = 8 << 10
-
-// The reasons of gates that the engine opens by itself.
-const (
-	reasonBudget  = "budget"
-	reasonUnknown = "outcome_unknown"
-)
 
 // A Name is how one gate is known to clients. Its zero value stands for the
 // node's id and the field "value".
@@ -40,13 +35,13 @@ type form struct {
 
 // newForm is the question about a gate. url is "" or the page that answers it.
 func newForm(g *engine.Gate, name Name, url string) form {
-	f := form{gate: *g, key: g.Node, field: "decision", url: url}
-	if name.Key != "" {
+	f := form{gate: *g, key: cmp.Or(g.Key, g.Node), field: "decision", url: url}
+	if name.Key != "" && g.Reason == "" {
 		f.key = name.Key
 	}
 	if g.Type == "input" {
 		f.field = "value"
-		if name.Field != "" {
+		if name.Field != "" && g.Reason == "" {
 			f.field, f.renamed = name.Field, true
 		}
 	}
@@ -82,7 +77,7 @@ func (f *form) schema() json.RawMessage {
 	switch {
 	case f.gate.Type != "input":
 		answer = `{"type":"string","title":"Decision","enum":["approve","reject"]}`
-	case f.gate.Reason == reasonUnknown:
+	case f.gate.Reason == engine.ReasonUnknown:
 		answer = `{"type":"string","title":"What to do","enum":["repeat","skip","fail"]}`
 	}
 	properties := []workflows.Member{member(f.field, answer)}

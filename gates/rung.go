@@ -110,5 +110,5 @@ func Reachable(c *Client, p *Policy) bool {
 
 // offered reports whether the gate is one that callers may be asked about.
 func offered(g *engine.Gate, p engine.Principal) bool {
-	return g.Reason != reasonBudget || p == engine.Local
+	return g.Reason != engine.ReasonBudget || p == engine.Local
 }
