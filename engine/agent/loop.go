@@ -66,6 +66,7 @@ func (l *loop) take(n int) int {
 
 // run converses until the model answers without a tool call.
 func (l *loop) run(ctx context.Context, prompt string) (answer, error) {
+	l.warnMissing(ctx)
 	if err := l.talk.add(Message{Role: User, Parts: []Part{{Text: prompt}}}); err != nil {
 		return answer{}, err
 	}

@@ -25,7 +25,11 @@ type outcome struct {
 	Text      string `json:"text"`
 	IsError   bool   `json:"isError,omitempty"`
 	Incorrect bool   `json:"incorrect,omitempty"` // the model may correct it, so many times
-	Callees   int    `json:"callees,omitempty"`   // invoke_agent calls that it took, itself included
+	// Callees are the invoke_agent calls that it took, itself included, and Used their tokens.
+	Callees int           `json:"callees,omitempty"`
+	Used    engine.Tokens `json:"used,omitzero"`
+	// Failure ends the node: the call was refused for good, or failed.
+	Failure *engine.RunError `json:"failure,omitempty"`
 }
 
 // result makes an outcome of what a tool returned: without secrets, bounded, and
