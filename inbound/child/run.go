@@ -1,7 +1,9 @@
 package child
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -47,11 +49,13 @@ func (e *TimeoutError) Error() string {
 func (e *TimeoutError) Timeout() bool { return true }
 
 // Run starts a command, waits for it and returns what it wrote. It takes no place among
-// the children. When the command ends, what it left running is killed. When it runs longer
-// than it may, or ctx ends, its group is asked to end, and all of it is killed after the
-// ladder's second step; Run returns once that is done, with the result so far and a
-// *TimeoutError or ctx's cause. Any other error comes without a result: a *StartError,
-// or an *AliveError for what could not be killed.
+// the children. When the command ends, what it left running is killed.
+//
+// When the command runs longer than it may, its group is asked to end, and all of it is
+// killed after the ladder's second step; Run returns once that is done, with the result
+// and a *TimeoutError. When ctx ends the same is done, but Run returns at once, with what
+// was written so far and ctx's cause; the end is the table's. Any other error comes
+// without a result: a *StartError, or an *AliveError for what could not be killed.
 func (t *Table) Run(ctx context.Context, spec Spec, bounds Bounds) (*Result, error) {
 	defer spec.Env.clear()
 	if err := spec.check(); err != nil {
@@ -74,23 +78,26 @@ func (t *Table) Run(ctx context.Context, spec Spec, bounds Bounds) (*Result, err
 		_, _ = p.stdin.Write(bounds.Stdin)
 		_ = p.stdin.Close()
 	}()
+	result := func(exit Exit) *Result {
+		return &Result{Exit: exit, Stdout: stdout.output(), Stderr: stderr.output(), Duration: time.Since(began)}
+	}
+	err = nil
 	select {
 	case <-p.done:
-		err = nil
 	case <-limited.Done():
 		err = context.Cause(limited)
 		p.interrupt()
 	}
-	// Not ctx: the end is bounded by the ladder.
-	if alive := p.Close(context.WithoutCancel(ctx)); alive != nil {
+	if alive, ok := errors.AsType[*AliveError](p.Close(ctx)); ok {
 		return nil, alive
 	}
-	<-written
-	return &Result{
-		Exit:   p.Exit(),
-		Stdout: stdout.output(), Stderr: stderr.output(),
-		Duration: time.Since(began),
-	}, err
+	select {
+	case <-p.closed:
+		<-written
+		return result(p.exit), err
+	default: // ctx ended
+		return result(Exit{Code: -1, By: RungTerm}), context.Cause(ctx)
+	}
 }
 
 // A headTail keeps the beginning and the end of what is written to it.
@@ -130,7 +137,7 @@ func (h *headTail) output() Output {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	end := h.tail.bytes()
-	out := Output{Head: h.head, Tail: end, Omitted: h.total - int64(len(h.head)+len(end))}
+	out := Output{Head: bytes.Clone(h.head), Tail: end, Omitted: h.total - int64(len(h.head)+len(end))}
 	if out.Omitted == 0 {
 		out.Head, out.Tail = append(out.Head, end...), nil
 	}
