@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -19,15 +20,19 @@ const MaxText = 4 << 20
 
 // A ReadError says why a file was not read. Its text names neither the file nor
 // any folder, so that it may be shown to whoever may see the run.
-type ReadError struct{ Reason string }
+type ReadError struct {
+	Reason string
+
+	denied bool // by policy; otherwise the file is just not there or not to be read
+}
 
 func (e *ReadError) Error() string { return "read_file: " + e.Reason }
 
 // A Reader reads text files of a workspace. The zero value works; it is safe for
 // concurrent use.
 type Reader struct {
-	// Private are absolute folders whose files are never read, wherever the
-	// workspace is.
+	// Private are absolute paths of folders and files that are never read, wherever
+	// the workspace is.
 	Private []string
 }
 
@@ -38,7 +43,7 @@ type Reader struct {
 // MaxText bytes or is not UTF-8 is refused. Every error is a *ReadError.
 func (r Reader) ReadText(root, path string) ([]byte, error) {
 	if err := workflows.CheckPath(path); err != nil {
-		return nil, &ReadError{Reason: "the path is not allowed in this workspace"}
+		return nil, &ReadError{Reason: "the path is not allowed in this workspace", denied: true}
 	}
 	realRoot, err := filepath.EvalSymlinks(root)
 	if err != nil {
@@ -52,7 +57,7 @@ func (r Reader) ReadText(root, path string) ([]byte, error) {
 	if err != nil {
 		return nil, &ReadError{Reason: "the workspace cannot be opened"}
 	}
-	file, err := openBelow(jail, names)
+	file, err := openBelow(jail, names, r.floor())
 	if err != nil {
 		return nil, err
 	}
@@ -72,17 +77,40 @@ func (r Reader) resolve(realRoot, path string) ([]string, error) {
 	}
 	rel, err := filepath.Rel(realRoot, target)
 	if err != nil || !filepath.IsLocal(rel) {
-		return nil, &ReadError{Reason: "the file is not inside the workspace"}
+		return nil, &ReadError{Reason: "the file is not inside the workspace", denied: true}
 	}
 	if err := workflows.CheckPath(filepath.ToSlash(rel)); err != nil {
-		return nil, &ReadError{Reason: "the path is not allowed in this workspace"}
+		return nil, &ReadError{Reason: "the path is not allowed in this workspace", denied: true}
 	}
-	for _, private := range r.Private {
-		if realPrivate, err := filepath.EvalSymlinks(private); err == nil && below(target, realPrivate) {
-			return nil, &ReadError{Reason: "the path is not allowed in this workspace"}
-		}
+	if onPrivate(target, r.Private) {
+		return nil, &ReadError{Reason: "the path is not allowed in this workspace", denied: true}
 	}
 	return strings.Split(rel, string(filepath.Separator)), nil
+}
+
+// onPrivate tells whether a real path is one of the private ones, or below one.
+func onPrivate(target string, private []string) bool {
+	for _, p := range private {
+		if at, err := filepath.EvalSymlinks(p); err == nil && below(target, at) {
+			return true
+		}
+	}
+	return false
+}
+
+// floor is what stands at the private paths, whatever name leads there.
+func (r Reader) floor() []fs.FileInfo {
+	var floor []fs.FileInfo
+	for _, p := range r.Private {
+		if about, err := os.Stat(p); err == nil {
+			floor = append(floor, about)
+		}
+	}
+	return floor
+}
+
+func isOneOf(about fs.FileInfo, these []fs.FileInfo) bool {
+	return slices.ContainsFunc(these, func(t fs.FileInfo) bool { return os.SameFile(t, about) })
 }
 
 func below(path, folder string) bool {
@@ -96,10 +124,10 @@ func below(path, folder string) bool {
 // openBelow opens the regular file at the end of names, none of which may be a
 // link any more: each is looked at without following it and must be the very
 // file that is then open, so that a link put in its place meanwhile is noticed.
-// It closes dir.
-func openBelow(dir *os.Root, names []string) (*os.File, error) {
+// Nothing on the way may be of the floor. It closes dir.
+func openBelow(dir *os.Root, names []string, floor []fs.FileInfo) (*os.File, error) {
 	for _, name := range names[:len(names)-1] {
-		next, err := openFolder(dir, name)
+		next, err := openFolder(dir, name, floor)
 		if closeErr := dir.Close(); err == nil && closeErr != nil {
 			err = readFault(errors.Join(closeErr, next.Close()))
 		}
@@ -108,14 +136,14 @@ func openBelow(dir *os.Root, names []string) (*os.File, error) {
 		}
 		dir = next
 	}
-	file, err := openRegular(dir, names[len(names)-1])
+	file, err := openRegular(dir, names[len(names)-1], floor)
 	if closeErr := dir.Close(); err == nil && closeErr != nil {
 		return nil, readFault(errors.Join(closeErr, file.Close()))
 	}
 	return file, err
 }
 
-func openFolder(dir *os.Root, name string) (*os.Root, error) {
+func openFolder(dir *os.Root, name string, floor []fs.FileInfo) (*os.Root, error) {
 	seen, err := dir.Lstat(name)
 	if err != nil {
 		return nil, readFault(err)
@@ -125,19 +153,27 @@ func openFolder(dir *os.Root, name string) (*os.Root, error) {
 		return nil, readFault(err)
 	}
 	opened, err := next.Stat(".")
-	if err != nil || !os.SameFile(seen, opened) {
+	switch {
+	case err != nil:
 		return nil, readFault(errors.Join(err, next.Close()))
+	case !os.SameFile(seen, opened):
+		return nil, errors.Join(&ReadError{Reason: "a folder changed while it was opened"}, next.Close())
+	case isOneOf(opened, floor):
+		return nil, errors.Join(&ReadError{Reason: "the path is not allowed in this workspace", denied: true}, next.Close())
 	}
 	return next, nil
 }
 
-func openRegular(dir *os.Root, name string) (*os.File, error) {
+func openRegular(dir *os.Root, name string, floor []fs.FileInfo) (*os.File, error) {
 	seen, err := dir.Lstat(name)
 	if err != nil {
 		return nil, readFault(err)
 	}
 	if !seen.Mode().IsRegular() {
 		return nil, &ReadError{Reason: "not a regular file"}
+	}
+	if isOneOf(seen, floor) {
+		return nil, &ReadError{Reason: "the path is not allowed in this workspace", denied: true}
 	}
 	file, err := dir.OpenFile(name, os.O_RDONLY|openNonblock, 0)
 	if err != nil {
@@ -159,7 +195,7 @@ func checkOpened(file *os.File, seen fs.FileInfo) error {
 	case err != nil:
 		return &ReadError{Reason: "the file cannot be read"}
 	case links > 1:
-		return &ReadError{Reason: "the file has more than one hard link"}
+		return &ReadError{Reason: "the file has more than one hard link", denied: true}
 	case opened.Size() > MaxText:
 		return &ReadError{Reason: fmt.Sprintf("the file is larger than %d bytes", MaxText)}
 	}

@@ -140,7 +140,7 @@ func TestOpenBelowRefusesLinks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if file, err := openBelow(jail, names); err == nil {
+		if file, err := openBelow(jail, names, nil); err == nil {
 			t.Errorf("openBelow(%q) opened %s, want an error", names, file.Name())
 		}
 	}

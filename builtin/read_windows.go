@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 
@@ -15,4 +16,14 @@ func linkCount(file *os.File, _ fs.FileInfo) (uint64, error) {
 		return 0, err
 	}
 	return uint64(about.NumberOfLinks), nil
+}
+
+// linksOf counts the links of a file that was looked at.
+func linksOf(dir *os.Root, name string, seen fs.FileInfo) (uint64, error) {
+	file, err := dir.Open(name)
+	if err != nil {
+		return 0, err
+	}
+	links, err := linkCount(file, seen)
+	return links, errors.Join(err, file.Close())
 }
