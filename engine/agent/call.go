@@ -71,13 +71,14 @@ func (l *loop) callAll(ctx context.Context, r *reply, listed []*replyCall) (Mess
 		}
 	}
 	var stop atomic.Bool
-	begin := func(c *toolCall) {
+	left := func(c *toolCall) bool {
 		if stop.Load() || ctx.Err() != nil {
 			c.err = errNotBegun
-			return
 		}
-		c.make(ctx)
-		if c.err != nil {
+		return c.err != nil
+	}
+	begin := func(c *toolCall) {
+		if c.make(ctx); c.err != nil {
 			stop.Store(true)
 		}
 	}
@@ -89,6 +90,10 @@ func (l *loop) callAll(ctx context.Context, r *reply, listed []*replyCall) (Mess
 			callees = append(callees, c)
 		default:
 			slots <- struct{}{}
+			if left(c) {
+				<-slots
+				continue
+			}
 			work.Go(func() {
 				defer func() { <-slots }()
 				begin(c)
@@ -97,7 +102,9 @@ func (l *loop) callAll(ctx context.Context, r *reply, listed []*replyCall) (Mess
 	}
 	// Callees share the one slot of their node: one at a time, as listed.
 	for _, c := range callees {
-		begin(c)
+		if !left(c) {
+			begin(c)
+		}
 	}
 	work.Wait()
 	return l.results(ctx, calls)

@@ -106,8 +106,9 @@ func (c *toolCall) invoke(ctx context.Context) (engine.EffectResult, error) {
 	d.callees++
 	out, err := c.converse(ctx)
 	if err != nil {
-		if errors.Is(err, engine.ErrParked) || ctx.Err() != nil {
-			return engine.EffectResult{}, err
+		_, failed := errors.AsType[*engine.RunError](err)
+		if _, model := errors.AsType[*ModelError](err); ctx.Err() != nil || !failed && !model {
+			return engine.EffectResult{}, err // no outcome
 		}
 		return engine.EffectResult{Said: []engine.Event{c.ended(false, "the agent failed")}}, err
 	}

@@ -46,6 +46,9 @@ func (c *toolCall) result(ctx context.Context, text string) outcome {
 				d.log.LogAttrs(ctx, slog.LevelWarn, "large tool result not kept", slog.String("tool", c.id), slog.String("error", d.safe(err.Error())))
 			} else {
 				whole = "The whole result is in the file " + path + "."
+				if c.l.grant.tools["read_file"] != nil {
+					whole = "Read the whole result in parts with read_file, from " + path + "."
+				}
 			}
 		}
 		left := text[head:tail]
@@ -118,10 +121,14 @@ func lines(text string) int {
 	return n
 }
 
-// input is the arguments of a call as events show them.
+// input is the arguments of a call as events show them: JSON text without secrets and
+// without what could pass for something else on a terminal.
 func (d *dispatch) input(shown json.RawMessage) json.RawMessage {
 	if len(shown) == 0 {
 		return nil
+	}
+	if value, err := workflows.Compact(shown); err == nil {
+		shown = value // characters that were escaped stand for themselves, but for controls
 	}
 	text := d.opt.Clean(d.opt.Scrub(string(shown)))
 	if len(text) <= maxInput {

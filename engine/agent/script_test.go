@@ -404,3 +404,14 @@ func byTool(lines []string, listed ...string) []string {
 	})
 	return lines
 }
+
+// down scripts a turn that every try on one model fails.
+func down(model string, turn []step) []step {
+	turn[0].before = func(_ context.Context, req *agent.Request) error {
+		if req.Model == model {
+			return &agent.ModelError{Kind: agent.Overloaded, Model: model}
+		}
+		return nil
+	}
+	return turn
+}
