@@ -1,0 +1,269 @@
+package inbound
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/relavium/relavium-serve/inbound/schema"
+	"github.com/relavium/relavium-serve/inbound/text"
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+// Bounds of what a server lists. Names and descriptions count as UTF-8, schemas as
+// canonical JSON.
+const (
+	maxTools       = 256     // admitted
+	maxPayload     = 1 << 20 // bytes of names, descriptions and schemas, of dropped tools too
+	maxDescription = 8 << 10 // bytes, once cleaned
+	maxPages       = 1000
+	maxCursor      = 8 << 10
+	maxReported    = 1000 // dropped tools that are told one by one
+)
+
+// Why a tool is dropped. A schema that is not admitted has its own reason, a
+// schema.Reason.
+const (
+	DropNotJSON     = "tool_not_json" // not strict JSON: a name twice, a lone surrogate, too deep
+	DropInvalid     = "tool_invalid"  // not a tool
+	DropName        = "tool_name"     // not a name that models can call
+	DropCollision   = "name_collision"
+	DropDescription = "description_size"
+	DropPayload     = "discovery_size"  // 1 MiB is spent
+	DropCount       = "too_many_tools"  // 256 are admitted
+	DropNew         = "not_approved"    // new since the definitions were pinned
+	DropAllowlist   = "not_allowlisted" // for one agent
+	DropAbsent      = "not_offered"     // an allowlist names it
+)
+
+// Discovered is what a server offers, judged.
+type Discovered struct {
+	Tools    []DiscoveredTool // admitted, in declaration order
+	Dropped  []DroppedTool    // in declaration order, at most the first 1000
+	Notes    []string         // what else a person should know of the listing; safe to show
+	Bytes    int              // of names, descriptions and schemas of all tools that were received
+	Pages    int
+	Received int
+}
+
+// A DiscoveredTool is one tool that may be called.
+type DiscoveredTool struct {
+	workflows.Tool
+
+	Title      string         // cleaned, on one line; for people
+	Schema     *schema.Schema // what arguments are checked against
+	Definition []byte         // canonical JSON of its name, description, inputSchema, outputSchema and annotations as sent
+	Digest     string         // "sha256:" and the SHA-256 of Definition in hex
+	Bytes      int
+	Ignored    []string // keywords of its schema that are not enforced
+}
+
+// A DroppedTool is one tool that agents do not get. All of it is safe to show.
+type DroppedTool struct {
+	Name   string // escaped and cut
+	Reason string
+	Detail string
+	Bytes  int
+}
+
+// Digest names the set of tools whatever their order: it changes when a tool is
+// there, is not, or is another.
+func (d *Discovered) Digest() string { return setDigest(d.Tools) }
+
+func setDigest(tools []DiscoveredTool) string {
+	lines := make([]string, 0, len(tools))
+	for i := range tools {
+		lines = append(lines, tools[i].Digest+" "+tools[i].Name+"\n")
+	}
+	slices.Sort(lines)
+	return digestOf([]byte(strings.Join(lines, "")))
+}
+
+func digestOf(b []byte) string {
+	sum := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// errPage is why a page of tools/list cannot be used. It quotes nothing of it.
+var errPage = errors.New("a page of tools/list is not as the protocol says")
+
+// A discovery is the walk over the pages of one server's tools/list. Tools are
+// judged in declaration order, so the same listing yields the same tools.
+type discovery struct {
+	server  string
+	segment string // of tool names
+	found   Discovered
+	taken   map[string]struct{} // namespaced names
+	cursors map[string]struct{}
+	pages   map[[sha256.Size]byte]struct{}
+	spent   bool // the payload is
+	untold  int  // dropped tools beyond maxReported
+}
+
+func newDiscovery(server, segment string) *discovery {
+	return &discovery{
+		server: server, segment: segment,
+		taken: map[string]struct{}{}, cursors: map[string]struct{}{}, pages: map[[sha256.Size]byte]struct{}{},
+	}
+}
+
+// page takes in one result of tools/list. While more is true the page at next is
+// wanted. The error says that the listing cannot be used.
+func (d *discovery) page(result json.RawMessage) (next string, more bool, err error) {
+	if !json.Valid(result) {
+		return "", false, fmt.Errorf("%w: not JSON", errPage)
+	}
+	listed, cursor, err := splitPage(result)
+	if err != nil {
+		return "", false, err
+	}
+	d.found.Pages++
+	digest := sha256.Sum256(listed)
+	if _, again := d.pages[digest]; again {
+		d.note("page %d is one that was sent before: the walk ends", d.found.Pages)
+		return "", false, nil
+	}
+	d.pages[digest] = struct{}{}
+	tools, ok := elements(listed)
+	if !ok {
+		return "", false, fmt.Errorf("%w: tools is not a list", errPage)
+	}
+	for _, raw := range tools {
+		d.tool(raw)
+	}
+	if cursor == "" {
+		return "", false, nil
+	}
+	return cursor, d.goesOn(cursor), nil
+}
+
+// splitPage reads the members of a page that matter: by their exact names, each
+// once.
+func splitPage(result json.RawMessage) (listed json.RawMessage, cursor string, err error) {
+	fields, ok := members(result)
+	if !ok {
+		return nil, "", fmt.Errorf("%w: not an object", errPage)
+	}
+	var next json.RawMessage
+	for _, f := range fields {
+		var to *json.RawMessage
+		switch f.key {
+		case "tools":
+			to = &listed
+		case "nextCursor":
+			to = &next
+		default:
+			continue
+		}
+		if *to != nil {
+			return nil, "", fmt.Errorf("%w: %s twice", errPage, f.key)
+		}
+		*to = f.value
+	}
+	if listed == nil {
+		return nil, "", fmt.Errorf("%w: no tools", errPage)
+	}
+	if next != nil && string(next) != "null" {
+		if next[0] != '"' || !utf8.Valid(next) || json.Unmarshal(next, &cursor) != nil {
+			return nil, "", fmt.Errorf("%w: nextCursor is not a text", errPage)
+		}
+	}
+	return listed, cursor, nil
+}
+
+// goesOn tells whether the page at the cursor is worth asking for.
+func (d *discovery) goesOn(cursor string) bool {
+	_, seen := d.cursors[cursor]
+	d.cursors[cursor] = struct{}{}
+	switch {
+	case seen:
+		d.note("page %d names a cursor that was named before: the walk ends", d.found.Pages)
+	case len(cursor) > maxCursor:
+		d.note("page %d names a cursor of more than 8 KiB: the walk ends", d.found.Pages)
+	case d.spent:
+		d.note("1 MiB of definitions is spent: the pages after page %d are not asked for", d.found.Pages)
+	case len(d.found.Tools) == maxTools:
+		d.note("256 tools are admitted: the pages after page %d are not asked for", d.found.Pages)
+	case d.found.Pages == maxPages:
+		d.note("more than 1000 pages: the walk ends")
+	default:
+		return true
+	}
+	return false
+}
+
+func (d *discovery) note(format string, args ...any) {
+	d.found.Notes = append(d.found.Notes, fmt.Sprintf(format, args...))
+}
+
+// finish ends the walk.
+func (d *discovery) finish() Discovered {
+	if d.untold > 0 {
+		d.note("%d more tools are dropped", d.untold)
+	}
+	return d.found
+}
+
+// tool judges one tool.
+func (d *discovery) tool(raw json.RawMessage) {
+	d.found.Received++
+	def, refused := readDefinition(raw)
+	d.found.Bytes += def.bytes
+	id := "mcp_" + d.segment + "_" + def.name
+	if refused == nil && !callable(id) {
+		refused = dropped(DropName, strconv.Quote("mcp_"+d.segment+"_")+" and its name are not 1 to 64 of A-Z, a-z, 0-9, _ and -")
+	}
+	switch _, taken := d.taken[id]; {
+	case d.spent || d.found.Bytes > maxPayload:
+		d.spent = true
+		refused = dropped(DropPayload, "the definitions of the server are more than 1 MiB with it")
+	case refused != nil:
+	case taken:
+		refused = dropped(DropCollision, "an earlier tool has the name "+id)
+	case len(d.found.Tools) == maxTools:
+		refused = dropped(DropCount, "256 tools are admitted before it")
+	}
+	if def.name != "" {
+		d.taken[id] = struct{}{} // a dropped tool's name does not become another's
+	}
+	var tool DiscoveredTool
+	if refused == nil {
+		tool, refused = def.admit(d.server, id)
+	}
+	if refused != nil {
+		refused.Name, refused.Bytes = text.Escape(def.name, 128), def.bytes
+		if len(d.found.Dropped) == maxReported {
+			d.untold++
+			return
+		}
+		d.found.Dropped = append(d.found.Dropped, *refused)
+		return
+	}
+	d.found.Tools = append(d.found.Tools, tool)
+}
+
+func dropped(reason, detail string) *DroppedTool {
+	return &DroppedTool{Reason: reason, Detail: detail}
+}
+
+// callable tells whether models can call a tool by that name: all providers take
+// these characters and this length.
+func callable(id string) bool {
+	if id == "" || len(id) > 64 {
+		return false
+	}
+	for i := range len(id) {
+		switch c := id[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,342 @@
+package inbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+// phase is where a run's sessions are in their life. It only goes forward, but for
+// parked, from which a run may go on.
+type phase int
+
+const (
+	connecting phase = iota
+	open
+	parked
+	closing
+)
+
+// run is the sessions of one run.
+type run struct {
+	Run
+	host *Host
+
+	mu       sync.Mutex
+	phase    phase
+	conns    []*connection
+	tables   map[string]*table                     // by agent
+	inflight map[*context.CancelCauseFunc]struct{} // calls
+	calls    sync.WaitGroup
+	keep     *time.Timer // closes a parked run
+	budget   func() time.Duration
+	closed   chan struct{} // the one close has returned
+	failure  error         // of it
+}
+
+func newRun(h *Host, r Run) *run {
+	return &run{
+		Run: r, host: h, inflight: make(map[*context.CancelCauseFunc]struct{}), closed: make(chan struct{}),
+	}
+}
+
+// errSibling is the cause of the connects that another one's failure ends.
+var errSibling = errors.New("another server of the run failed to connect")
+
+// errNoTime says that nothing was left of the budget when a connection was to be closed.
+var errNoTime = errors.New("no time is left for closing it")
+
+// open connects everything, or fails with the first failure.
+func (r *run) open(ctx context.Context) error {
+	all, uses, err := r.host.servers(used(r.Workflow), r.Root)
+	if err != nil {
+		return err
+	}
+	if err := r.host.approve(ctx, all); err != nil {
+		return r.cancelledOr(ctx, err)
+	}
+	joint, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	ends := make(chan error, len(all)) // nobody waits for the last ones
+	conns := make([]*connection, len(all))
+	for i, d := range all {
+		c := &connection{declared: d, up: make(chan struct{}), done: make(chan struct{})}
+		conns[i] = c
+		done := r.host.owe()
+		go func() {
+			defer close(c.up)
+			ends <- r.bring(joint, c)
+		}()
+		go func() { // what was begun is owed until it has ended
+			defer done()
+			if <-c.up; c.session != nil {
+				<-c.done
+			}
+		}()
+	}
+	var first error
+	for range all {
+		if err := <-ends; err != nil {
+			first = err
+			break
+		}
+	}
+	if first != nil {
+		fail(errSibling)
+		r.tearDown(ctx, conns)
+		return first
+	}
+	return r.settle(ctx, conns, uses)
+}
+
+func (r *run) cancelledOr(ctx context.Context, err error) error {
+	if _, ok := errors.AsType[*workflows.ToolError](err); ok {
+		return err
+	}
+	f := &workflows.ToolError{Fault: workflows.ToolCancelled, Reason: ReasonCancelled, Message: "the start was cancelled", Err: err}
+	if !cancelled(ctx) {
+		f.Fault, f.Reason, f.Message = workflows.ToolUnavailable, ReasonConsent, "the grants could not be read"
+	}
+	return f
+}
+
+// bring connects one server unless it is in trouble.
+func (r *run) bring(ctx context.Context, c *connection) error {
+	ended, refused := r.host.starts.enter(c.key())
+	if refused != nil {
+		return refused
+	}
+	err := c.connect(ctx, r)
+	fault, _ := errors.AsType[*workflows.ToolError](err)
+	ended(fault, counts(fault))
+	return err
+}
+
+// counts tells whether a failure says something about the server.
+func counts(f *workflows.ToolError) bool {
+	if f == nil {
+		return false
+	}
+	switch f.Reason {
+	case ReasonConsent, ReasonPin, ReasonSecret, ReasonCancelled, ReasonFull, ReasonDeclaration, ReasonDeadline, ReasonClosed:
+		return false
+	}
+	return f.Fault != workflows.ToolCancelled
+}
+
+// settle makes the run callable, unless it was closed meanwhile.
+func (r *run) settle(ctx context.Context, conns []*connection, uses map[string][]*declared) error {
+	tables := make(map[string]*table, len(uses))
+	byDeclared := make(map[*declared]*connection, len(conns))
+	for _, c := range conns {
+		byDeclared[c.declared] = c
+	}
+	for _, agent := range used(r.Workflow) {
+		tables[agent.ID] = newTable(agent, uses[agent.ID], byDeclared)
+	}
+	r.mu.Lock()
+	r.conns = conns
+	late := r.phase == closing
+	if !late {
+		r.phase, r.tables = open, tables
+	}
+	r.mu.Unlock()
+	if late {
+		r.tearDown(ctx, conns)
+		return closedFault()
+	}
+	for _, c := range conns {
+		r.log(ctx, c)
+	}
+	return nil
+}
+
+func (r *run) log(ctx context.Context, c *connection) {
+	r.host.opt.Log.InfoContext(ctx, "mcp server connected", "run", r.ID, "server", c.name,
+		"revision", c.session.version, "tools", len(c.found.Tools), "dropped", len(c.found.Dropped),
+		"start", c.took.Start, "handshake", c.took.Handshake, "discovery", c.took.Discovery)
+	for _, d := range c.found.Dropped {
+		r.host.opt.Log.WarnContext(ctx, "mcp tool dropped", "run", r.ID, "server", c.name,
+			"tool", d.Name, "reason", d.Reason, "detail", d.Detail)
+	}
+	for _, note := range c.found.Notes {
+		r.host.opt.Log.WarnContext(ctx, "mcp discovery", "run", r.ID, "server", c.name, "note", note)
+	}
+}
+
+// admits is asked right before a fork: who asked, and the run, must still want it.
+func (r *run) admits(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.phase == closing {
+		return errClosed
+	}
+	return nil
+}
+
+// retire ends a connection's first attempt, so that it can make another one.
+func (r *run) retire(ctx context.Context, c *connection) {
+	old := &connection{declared: c.declared, session: c.session, proc: c.proc, done: make(chan struct{})}
+	c.session, c.proc = nil, nil
+	done := r.host.owe()
+	old.end(ctx)
+	go func() {
+		<-old.done
+		done()
+	}()
+}
+
+// tearDown closes connections behind the caller's back: each is closed once its own
+// connect has ended, as far as the budget goes.
+func (r *run) tearDown(ctx context.Context, conns []*connection) {
+	for _, c := range conns {
+		done := r.host.owe()
+		go func() {
+			defer done()
+			if <-c.up; c.session == nil {
+				return
+			}
+			_ = r.closeOne(context.WithoutCancel(ctx), c) // it was reported
+		}()
+	}
+}
+
+// remaining is what is left of the time for closing.
+func (r *run) remaining() time.Duration {
+	if r.Closing != nil {
+		return r.Closing()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.budget == nil {
+		until := time.Now().Add(defaultClose)
+		r.budget = func() time.Duration { return time.Until(until) }
+	}
+	return r.budget()
+}
+
+// closeOne closes one connection and waits for its end, as long as the budget lasts. A
+// failure is reported once, at once.
+func (r *run) closeOne(ctx context.Context, c *connection) error {
+	left := r.remaining()
+	var err error
+	if left <= 0 {
+		err = errNoTime
+	} else {
+		ctx, stop := context.WithTimeout(ctx, left)
+		defer stop()
+		c.end(ctx)
+		select {
+		case <-c.done:
+			err = c.failure
+		case <-ctx.Done():
+			err = errOwed
+		}
+	}
+	if err != nil {
+		err = r.reportClose(ctx, c, err)
+	}
+	return err
+}
+
+// errReport is all that is said when a report of a failed close fails itself.
+var errReport = errors.New("internal error while a failed close was reported")
+
+func (r *run) reportClose(ctx context.Context, c *connection, cause error) (err error) {
+	if r.Report == nil {
+		r.host.opt.Log.LogAttrs(ctx, slog.LevelWarn, "mcp server not closed", slog.String("run", r.ID),
+			slog.String("server", c.name), slog.Any("err", cause))
+		return fmt.Errorf("server %q: %w", c.name, cause)
+	}
+	defer func() {
+		if recover() != nil {
+			err = errReport
+		}
+	}()
+	r.Report(c.name, cause)
+	return fmt.Errorf("server %q: %w", c.name, cause)
+}
+
+// close cancels the calls, waits for them, closes the sessions and waits for their
+// children and raw work, as long as ctx and the budget last. Every close is the same
+// one.
+func (r *run) close(ctx context.Context) error {
+	r.begin(ctx, func(phase) bool { return true })
+	select {
+	case <-r.closed:
+		return r.failure
+	case <-ctx.Done():
+		return errors.Join(errOwed, context.Cause(ctx))
+	}
+}
+
+// begin begins the one close, if the run is in a phase that from allows, and reports
+// whether it is under way.
+func (r *run) begin(ctx context.Context, from func(phase) bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.phase == closing {
+		return true
+	}
+	if !from(r.phase) {
+		return false
+	}
+	r.phase = closing
+	if r.keep != nil {
+		r.keep.Stop()
+	}
+	for cancel := range r.inflight {
+		(*cancel)(errClosed)
+	}
+	conns := r.conns
+	go func() {
+		defer close(r.closed)
+		r.calls.Wait()
+		errs := make([]error, len(conns))
+		var wg sync.WaitGroup
+		for i, c := range conns {
+			wg.Go(func() { errs[i] = r.closeOne(context.WithoutCancel(ctx), c) })
+		}
+		wg.Wait()
+		r.failure = errors.Join(errs...)
+	}()
+	return true
+}
+
+// enter begins a call, unless the run is not open. leave ends it.
+func (r *run) enter(ctx context.Context) (within context.Context, leave func(), ok bool) {
+	within, cancel := context.WithCancelCause(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.phase != open {
+		cancel(errClosed)
+		return within, func() {}, false
+	}
+	r.calls.Add(1)
+	r.inflight[&cancel] = struct{}{}
+	return within, func() {
+		r.mu.Lock()
+		delete(r.inflight, &cancel)
+		r.mu.Unlock()
+		cancel(nil)
+		r.calls.Done()
+	}, true
+}
+
+// table returns the tools of an agent, or nil if the run is not open.
+func (r *run) table(agent string) *table {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.phase != open {
+		return nil
+	}
+	return r.tables[agent]
+}
