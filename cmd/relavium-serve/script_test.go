@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if child.Supervising() {
-		os.Exit(child.Supervise())
+		os.Exit(child.Supervise()) //nolint:forbidigo // this is main
 	}
 	testscript.Main(leakChecked{m}, map[string]func(){"relavium-serve": main})
 }

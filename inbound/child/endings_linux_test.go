@@ -52,7 +52,17 @@ func (c *cell) table() *Table { return NewTable(TableOptions{Ladder: shortLadder
 
 func endByClose(ctx context.Context, c *cell) error {
 	table := c.table()
-	p, err := table.Start(ctx, fixtureSpec(c.fixture, c.nonce))
+	spec := fixtureSpec(c.fixture, c.nonce)
+	// The step that is to end it has all the time that it may need.
+	switch c.rung {
+	case RungNone, RungStdin:
+		spec.Ladder.Stdin = patience
+	case RungTerm:
+		spec.Ladder.Term = patience
+	case RungKill:
+		spec.Ladder.Kill = patience
+	}
+	p, err := table.Start(ctx, spec)
 	if err != nil {
 		return err
 	}
@@ -65,7 +75,7 @@ func endByClose(ctx context.Context, c *cell) error {
 	case "neverreads":
 		_ = p.Stdin().SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
 		if _, err := p.Stdin().Write(make([]byte, 1<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			return fmt.Errorf("a write to who does not read ended with %v", err)
+			return fmt.Errorf("a write to who does not read ended with: %w", err)
 		}
 	}
 	if err := p.Close(ctx); err != nil {

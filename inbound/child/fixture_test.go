@@ -41,7 +41,7 @@ func fixtures() map[string]Rung {
 
 // runFixture is the life of a fixture: it says "ready" on its stdout, then does what its
 // name says. What it starts in turn has its mark.
-func runFixture(name string) int {
+func runFixture(name string, stdout *os.File) int {
 	switch name {
 	case "stubborn", "linger":
 		signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
@@ -49,7 +49,9 @@ func runFixture(name string) int {
 	terminated := make(chan os.Signal, 1)
 	switch name {
 	case "host":
-		return runHost()
+		return runHost(background(), stdout)
+	case "hardened":
+		return runHardened(background(), stdout)
 	case "linger":
 		return forever()
 	case "forker":
@@ -67,11 +69,11 @@ func runFixture(name string) int {
 			return 9
 		}
 	case "holdstdout":
-		if again("linger", os.Stdout).Start() != nil {
+		if again("linger", stdout).Start() != nil {
 			return 9
 		}
 	}
-	fmt.Println("ready")
+	fmt.Fprintln(stdout, "ready")
 	if path := os.Getenv(readyVariable); path != "" {
 		if os.WriteFile(path, nil, 0o600) != nil {
 			return 9
@@ -93,11 +95,11 @@ func runFixture(name string) int {
 			}
 		}
 	case "halfline":
-		fmt.Print(`{"jsonrpc":"2.0","id":1,`)
+		fmt.Fprint(stdout, `{"jsonrpc":"2.0","id":1,`)
 	case "longline":
 		chunk := bytes.Repeat([]byte("x"), 1<<20)
 		for range 64 {
-			if _, err := os.Stdout.Write(chunk); err != nil {
+			if _, err := stdout.Write(chunk); err != nil {
 				return 8
 			}
 		}
@@ -128,8 +130,8 @@ func again(name string, stdout io.Writer) *exec.Cmd {
 
 // runHost is a process that has the fixture named by its argument as child, and ends as
 // the product does: a signal closes the table.
-func runHost() int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+func runHost(ctx context.Context, stdout io.Writer) int {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer stop()
 	table := NewTable(TableOptions{Ladder: shortLadder()})
 	p, err := table.Start(ctx, fixtureSpec(os.Args[1], os.Getenv(nonceVariable)))
@@ -141,9 +143,14 @@ func runHost() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 9
 	}
-	fmt.Println("ready")
+	fmt.Fprintln(stdout, "ready")
 	<-ctx.Done()
 	return code(table.Close(context.WithoutCancel(ctx)))
+}
+
+// background is the context of a process that a fixture is.
+func background() context.Context {
+	return context.Background() //nolint:forbidigo // this is main
 }
 
 func shortLadder() Ladder {

@@ -61,7 +61,7 @@ func fork(_ *Spec, stdio [3]*os.File) (*tree, error) {
 // listen hears the supervisor out.
 func (t *tree) listen(reports *os.File) {
 	defer close(t.exited)
-	defer reports.Close()
+	defer func() { _ = reports.Close() }()
 	said := false
 	defer func() {
 		if !said {

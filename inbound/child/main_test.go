@@ -14,10 +14,10 @@ var long = flag.Bool("long", false, "run scaled tests at full length")
 // the tests start: programs that behave badly, and hosts that end badly.
 func TestMain(m *testing.M) {
 	if Supervising() {
-		os.Exit(Supervise())
+		os.Exit(Supervise()) //nolint:forbidigo // this is main
 	}
 	if name := os.Getenv(fixtureVariable); name != "" {
-		os.Exit(runFixture(name))
+		os.Exit(runFixture(name, os.Stdout)) //nolint:forbidigo // this is main
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -180,7 +180,7 @@ func (p *Process) step(r Rung) {
 	select {
 	case <-p.done:
 	default:
-		p.rung.Store(int32(r))
+		p.rung.Store(int32(r)) //nolint:gosec // G115: one of four
 	}
 }
 

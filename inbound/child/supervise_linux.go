@@ -2,6 +2,7 @@ package child
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"strconv"
 	"syscall"
@@ -43,7 +44,7 @@ func (s *supervisor) reap() {
 	for {
 		var about unix.Siginfo
 		err := unix.Waitid(unix.P_ALL, 0, &about, unix.WEXITED|unix.WNOWAIT, nil)
-		if err == unix.EINTR {
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
@@ -53,7 +54,7 @@ func (s *supervisor) reap() {
 		for {
 			var status unix.WaitStatus
 			pid, err := unix.Wait4(-1, &status, unix.WNOHANG, nil)
-			if err == unix.EINTR {
+			if errors.Is(err, unix.EINTR) {
 				continue
 			}
 			if err != nil || pid <= 0 {
@@ -76,7 +77,7 @@ func (s *supervisor) reap() {
 // a child of ours keeps its number until we wait for it, and all groups of this session
 // and of those below are made of our descendants.
 func (s *supervisor) kill() {
-	if unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil) == unix.ECHILD {
+	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil); errors.Is(err, unix.ECHILD) {
 		return
 	}
 	own := os.Getpid()
@@ -96,8 +97,8 @@ func children(parent int) []relative {
 	if err != nil {
 		return nil
 	}
-	defer proc.Close()
 	names, _ := proc.Readdirnames(-1)
+	_ = proc.Close()
 	var all []relative
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
@@ -105,7 +106,7 @@ func children(parent int) []relative {
 			continue
 		}
 		// proc(5): pid (comm) state ppid pgrp ...; the name may hold anything.
-		stat, err := os.ReadFile("/proc/" + name + "/stat")
+		stat, err := os.ReadFile("/proc/" + name + "/stat") //nolint:gosec // G304: name is a number
 		if err != nil {
 			continue
 		}
