@@ -21,14 +21,13 @@ import (
 
 // eventful is a trial that has it all: parallel calls, corrections, callees, a
 // fallback, an approval, a failed try, a repair.
-func eventful(t *testing.T) (*trial, *workflows.Workflow) {
-	t.Helper()
+func eventful() *trial {
 	once := admits(workflows.Admission{})
 	commit := builtin("c")
 	commit.check = admits(workflows.Admission{Approval: true})
 	write := builtin("w")
 	write.check = once
-	x := &trial{
+	return &trial{
 		models: modelsOf(map[string][][]step{
 			"sys a": {
 				calls(call("", "w", `{"n":1}`), call("", "r", `{}`), invokes("", "m", "help"), call("", "nope", `{}`), call("", "c", `{"n":1}`)),
@@ -42,7 +41,9 @@ func eventful(t *testing.T) (*trial, *workflows.Workflow) {
 		history: newHistory(),
 		ask:     func(c *engine.AgentCall) { c.Approvals = []string{"g1", "g2"} },
 	}
-	w := parse(t, `
+}
+
+const eventfulWorkflow = `
 agents:
   - {id: a, provider: anthropic, model: m-one, system_prompt: sys a, tools: [invoke_agent, w, r, c]}
   - {id: b, provider: openai, model: m-two, system_prompt: sys b, tools: [w, r], fallback_chain: [{model: m-one, provider: anthropic}]}
@@ -52,16 +53,14 @@ nodes:
   - {id: m, type: agent, agent_ref: b, prompt_template: unused}
   - {id: out, type: output}
 edges: [{from: in, to: n}, {from: n, to: m}, {from: m, to: out}]
-`)
-	return x, w
-}
+`
 
 // A node whose process ends after any number of effects is entered again: each
 // effect is made once, at the same place and with the same request, and the answer
 // is the same.
 func TestEnteredAgain(t *testing.T) {
 	t.Parallel()
-	whole, w := eventful(t)
+	whole, w := eventful(), parse(t, eventfulWorkflow)
 	want, err := whole.run(t, t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +72,7 @@ func TestEnteredAgain(t *testing.T) {
 	for stop := 1; stop < effects; stop++ {
 		t.Run(fmt.Sprint(stop), func(t *testing.T) {
 			t.Parallel()
-			x, w := eventful(t)
+			x := eventful()
 			x.history.stopAt = stop
 			got, err := x.run(t, t.Context(), w)
 			if !errors.Is(err, errEnded) {

@@ -330,13 +330,17 @@ func agentOf(tools, ofAgent, ofNode string) string {
 	return fmt.Sprintf(plain, tools, more(ofAgent), more(ofNode))
 }
 
+// source wraps a fragment in the envelope of a workflow file.
+func source(fragment string) string {
+	lines := strings.Split(strings.Trim(fragment, "\n"), "\n")
+	return "schema_version: '1.0'\nworkflow:\n  id: w\n  " + strings.Join(lines, "\n  ") + "\n"
+}
+
 func parse(t testing.TB, fragment string) *workflows.Workflow {
 	t.Helper()
-	lines := strings.Split(strings.Trim(fragment, "\n"), "\n")
-	src := "schema_version: '1.0'\nworkflow:\n  id: w\n  " + strings.Join(lines, "\n  ") + "\n"
-	w, _, err := workflows.Parse("w.relavium.yaml", []byte(src), workflows.Options{})
+	w, _, err := workflows.Parse("w.relavium.yaml", []byte(source(fragment)), workflows.Options{})
 	if err != nil {
-		t.Fatalf("%v\n%s", err, src)
+		t.Fatalf("%v\n%s", err, source(fragment))
 	}
 	return w
 }
