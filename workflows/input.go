@@ -180,7 +180,12 @@ func (w *Workflow) CoerceInputs(pairs []string) (json.RawMessage, error) {
 // RELAVIUM_INPUT_<WORKFLOW>_<INPUT>; with _FILE appended it names a file. Letters
 // are upper case, everything but letters and digits is an underscore.
 func (w *Workflow) SecretEnv(input string) string {
-	upper := func(r rune) rune {
+	return "RELAVIUM_INPUT_" + envName(w.ID) + "_" + envName(input)
+}
+
+// envName writes a name as a part of a variable's.
+func envName(name string) string {
+	return strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z':
 			return r - 'a' + 'A'
@@ -189,8 +194,7 @@ func (w *Workflow) SecretEnv(input string) string {
 		default:
 			return '_'
 		}
-	}
-	return "RELAVIUM_INPUT_" + strings.Map(upper, w.ID) + "_" + strings.Map(upper, input)
+	}, name)
 }
 
 // mask stands for the value of a secret input wherever inputs are shown.

@@ -11,6 +11,8 @@ import (
 // to secrets, edges to nodes. It fills the workflow's agents, edges and graph.
 func (c *checker) links(d *draft) {
 	c.linkAgents(d)
+	c.checkGrants(d)
+	c.checkSecretNames(d)
 	c.checkTaint(d)
 	c.checkReferences(d)
 	c.checkDeadlines(d)
@@ -19,6 +21,7 @@ func (c *checker) links(d *draft) {
 		return
 	}
 	d.workflow.schemas = c.governing(d.workflow)
+	c.advise(d)
 }
 
 // governing holds, by node id, the compiled schema that governs its output.

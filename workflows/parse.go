@@ -15,6 +15,16 @@ type Options struct {
 	CheckURL func(rawURL string, allowLocal bool) error
 	// Servers are the names of the registered MCP servers (P75); nil skips.
 	Servers []string
+	// StdioServers are those of Servers that run as children of this machine.
+	StdioServers []string
+	// Models are the models of a provider that are known by name (P62); none means
+	// that the provider may have any.
+	Models func(provider string) []string
+	// Priced reports whether the cost of a model is known.
+	Priced func(provider, model string) bool
+	// MissingKey reports whether there is no key for a provider, and how to supply it
+	// (P74).
+	MissingKey func(provider string) (remedy string, missing bool)
 	// Registry finds an agent file by id for agent_ref; nil defers to dispatch.
 	Registry func(id string) (*Agent, bool)
 	// ReadRef reads an agent file named by $ref, relative to the workflow file.

@@ -238,6 +238,7 @@ func (c *checker) toolPolicy(n *item, where string) ToolPolicy {
 		AllowedCommandGlobs: o.texts("allowedCommandGlobs"),
 		AllowedDomains:      o.texts("allowedDomains"),
 	}
+	c.adviseGlobs(o, p.AllowedCommandGlobs)
 	o.close()
 	return p
 }
