@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/relavium/relavium-serve/inbound/schema"
@@ -134,8 +137,13 @@ func (d *discovery) page(result json.RawMessage) (next string, more bool, err er
 	if !ok {
 		return "", false, fmt.Errorf("%w: tools is not a list", errPage)
 	}
+	candidates := make([]candidate, 0, len(tools))
 	for _, raw := range tools {
-		d.tool(raw)
+		candidates = append(candidates, d.read(raw))
+	}
+	judge(d.server, candidates)
+	for i := range candidates {
+		d.take(&candidates[i])
 	}
 	if cursor == "" {
 		return "", false, nil
@@ -210,42 +218,67 @@ func (d *discovery) finish() Discovered {
 	return d.found
 }
 
-// tool judges one tool.
-func (d *discovery) tool(raw json.RawMessage) {
+// A candidate is a tool on its way to be admitted or dropped.
+type candidate struct {
+	definition
+
+	id      string // namespaced name
+	tool    DiscoveredTool
+	refused *DroppedTool // why it is dropped; nil while it is not
+}
+
+// read reads one tool and spends what it costs.
+func (d *discovery) read(raw json.RawMessage) candidate {
 	d.found.Received++
 	def, refused := readDefinition(raw)
 	d.found.Bytes += def.bytes
-	id := "mcp_" + d.segment + "_" + def.name
-	if refused == nil && !callable(id) {
-		refused = dropped(DropName, strconv.Quote("mcp_"+d.segment+"_")+" and its name are not 1 to 64 of A-Z, a-z, 0-9, _ and -")
+	c := candidate{definition: def, id: "mcp_" + d.segment + "_" + def.name, refused: refused}
+	if c.refused == nil && !callable(c.id) {
+		c.refused = dropped(DropName, strconv.Quote("mcp_"+d.segment+"_")+" and its name are not 1 to 64 of A-Z, a-z, 0-9, _ and -")
 	}
-	switch _, taken := d.taken[id]; {
+	switch _, taken := d.taken[c.id]; {
 	case d.spent || d.found.Bytes > maxPayload:
 		d.spent = true
-		refused = dropped(DropPayload, "the definitions of the server are more than 1 MiB with it")
-	case refused != nil:
-	case taken:
-		refused = dropped(DropCollision, "an earlier tool has the name "+id)
-	case len(d.found.Tools) == maxTools:
-		refused = dropped(DropCount, "256 tools are admitted before it")
+		c.refused = dropped(DropPayload, "the definitions of the server are more than 1 MiB with it")
+	case c.refused == nil && taken:
+		c.refused = dropped(DropCollision, "an earlier tool has the name "+c.id)
 	}
 	if def.name != "" {
-		d.taken[id] = struct{}{} // a dropped tool's name does not become another's
+		d.taken[c.id] = struct{}{} // a dropped tool's name does not become another's
 	}
-	var tool DiscoveredTool
-	if refused == nil {
-		tool, refused = def.admit(d.server, id)
+	return c
+}
+
+// judge admits what it can, all schemas side by side: they are most of the work.
+func judge(server string, candidates []candidate) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(candidates)) {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(candidates)); i = next.Add(1) - 1 {
+				if c := &candidates[i]; c.refused == nil {
+					c.tool, c.refused = c.admit(server, c.id)
+				}
+			}
+		})
 	}
-	if refused != nil {
-		refused.Name, refused.Bytes = text.Escape(def.name, 128), def.bytes
-		if len(d.found.Dropped) == maxReported {
-			d.untold++
-			return
-		}
-		d.found.Dropped = append(d.found.Dropped, *refused)
-		return
+	wg.Wait()
+}
+
+// take puts a candidate where it belongs.
+func (d *discovery) take(c *candidate) {
+	if c.refused == nil && len(d.found.Tools) == maxTools {
+		c.refused = dropped(DropCount, "256 tools are admitted before it")
 	}
-	d.found.Tools = append(d.found.Tools, tool)
+	switch {
+	case c.refused == nil:
+		d.found.Tools = append(d.found.Tools, c.tool)
+	case len(d.found.Dropped) == maxReported:
+		d.untold++
+	default:
+		c.refused.Name, c.refused.Bytes = text.Escape(c.name, 128), c.bytes
+		d.found.Dropped = append(d.found.Dropped, *c.refused)
+	}
 }
 
 func dropped(reason, detail string) *DroppedTool {

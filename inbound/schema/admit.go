@@ -20,7 +20,8 @@ const (
 	maxSubschemas = 2000
 	maxExpansion  = 20_000  // subschemas once every $ref is followed
 	maxCompared   = 1 << 20 // steps of paths that are compared to find recursions
-	maxLiteral    = 4 << 10 // bytes of one string
+	maxLiteral    = 4 << 10 // bytes of one string that has meaning
+	maxProse      = 8 << 10 // bytes of one title or description, once cleaned
 	maxName       = 256     // bytes of one property name
 	maxIgnored    = 32      // unknown keywords that a report names
 )
@@ -157,8 +158,8 @@ func (w *walker) keyword(n *node, keyword string, v *value, depth int) error {
 	case prose:
 		if v.kind == stringKind {
 			v.text = text.Clean(v.text)
-			if len(v.text) > maxLiteral {
-				return at.refuse(Literal, "more than 4 KiB")
+			if len(v.text) > maxProse {
+				return at.refuse(Literal, "more than 8 KiB")
 			}
 			return nil
 		}

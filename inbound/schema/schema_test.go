@@ -134,7 +134,7 @@ func TestBounds(t *testing.T) {
 		{"enum member", func(n int) string { return `{"properties":{"a":{"enum":["` + strings.Repeat("a", n) + `"]}}}` }, 4096, Literal},
 		{"nested description", func(n int) string {
 			return `{"properties":{"a":{"description":"` + strings.Repeat("a", n) + `\u202e"}}}`
-		}, 4096, Literal},
+		}, 8192, Literal},
 		{"property name", func(n int) string { return `{"properties":{"` + strings.Repeat("a", n) + `":{}}}` }, 256, Name},
 		{"name in data", func(n int) string { return `{"const":{"` + strings.Repeat("a", n) + `":1}}` }, 256, Name},
 		{"number", func(n int) string { return fmt.Sprintf(`{"minimum":1e%d}`, n) }, 300, NotJSON},
