@@ -95,7 +95,7 @@ func New(opt Options) (*Tools, error) {
 		return nil, errors.New("builtin: Options.Home cannot be opened")
 	}
 	t := &Tools{opt: opt, home: home}
-	t.tools = []*tool{t.readFile(), t.writeFile(), t.listDirectory()}
+	t.tools = []*tool{t.readFile(), t.writeFile(), t.listDirectory(), t.runCommand(), t.gitStatus(), t.gitCommit()}
 	return t, nil
 }
 

@@ -145,7 +145,7 @@ func TestTools(t *testing.T) {
 			t.Errorf("%s: %+v, want a description and no server", tool.ID, tool)
 		}
 	}
-	want := []string{"read_file", "write_file", "list_directory"}
+	want := []string{"read_file", "write_file", "list_directory", "run_command", "git_status", "git_commit"}
 	if !slices.Equal(ids, want) {
 		t.Errorf("Tools = %q, want %q", ids, want)
 	}
@@ -169,6 +169,8 @@ func TestArguments(t *testing.T) {
 		{"read_file", `{"path":"notes.txt","startLine":null}`, `{"content":"one, two"`},
 		{"write_file", `{"path":"a.txt","content":"x","append":"yes"}`, `incorrect: argument "append": want true or false`},
 		{"write_file", `{"path":"a.txt"}`, `incorrect: argument "content" is missing`},
+		{"run_command", `{"command":"go","args":"x"}`, `incorrect: argument "args": want a list of strings`},
+		{"run_command", `{"command":"go","args":["x",null]}`, `incorrect: argument "args": want a list of strings`},
 		{"Read_File", `{"path":"notes.txt"}`, `incorrect: no tool "Read_File"`},
 		{"read_file ", `{"path":"notes.txt"}`, `incorrect: no tool "read_file "`},
 		{"mcp_call", `{}`, `incorrect: no tool "mcp_call"`},

@@ -7,10 +7,14 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // tempFolder, below the home, holds the folders of runs.
 const tempFolder = "tmp"
+
+// hooksPrefix begins the names of empty folders in which git looks for hooks.
+const hooksPrefix = ".hooks-"
 
 // maxSpill bounds what Spill keeps in one file.
 const maxSpill = 16 << 20
@@ -142,7 +146,9 @@ func (t *Tools) Sweep(alive func(run string) bool) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		if isRunID(e.Name()) && !alive(e.Name()) {
+		about, err := e.Info()
+		leftover := err == nil && strings.HasPrefix(e.Name(), hooksPrefix) && time.Since(about.ModTime()) > time.Hour
+		if leftover || isRunID(e.Name()) && !alive(e.Name()) {
 			errs = append(errs, t.remove(e.Name()))
 		}
 	}
