@@ -336,11 +336,11 @@ func source(fragment string) string {
 	return "schema_version: '1.0'\nworkflow:\n  id: w\n  " + strings.Join(lines, "\n  ") + "\n"
 }
 
-func parse(t testing.TB, fragment string) *workflows.Workflow {
-	t.Helper()
+func parse(tb testing.TB, fragment string) *workflows.Workflow {
+	tb.Helper()
 	w, _, err := workflows.Parse("w.relavium.yaml", []byte(source(fragment)), workflows.Options{})
 	if err != nil {
-		t.Fatalf("%v\n%s", err, source(fragment))
+		tb.Fatalf("%v\n%s", err, source(fragment))
 	}
 	return w
 }
@@ -356,8 +356,8 @@ type trial struct {
 }
 
 // run dispatches node n of the workflow.
-func (x *trial) run(t testing.TB, ctx context.Context, w *workflows.Workflow) (engine.AgentResult, error) { //nolint:revive // the test comes first
-	t.Helper()
+func (x *trial) run(tb testing.TB, ctx context.Context, w *workflows.Workflow) (engine.AgentResult, error) { //nolint:revive // the test comes first
+	tb.Helper()
 	opt := agent.Options{Models: x.models, Logger: slog.New(slog.DiscardHandler)}
 	if x.builtin != nil {
 		opt.Builtin = x.builtin
