@@ -6,11 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -28,8 +26,6 @@ const (
 const (
 	maxStoreBytes = 16 << 20
 	revokeRoom    = 1 << 20 // kept free of grants, so that each can be taken back
-	lockWait      = 30 * time.Second
-	lockRetry     = 2 * time.Millisecond
 )
 
 // A NotGrantedError says that nobody on this machine has consented to the
@@ -59,20 +55,11 @@ func (e *FoldError) Error() string {
 	return storeFile + ":" + strconv.Itoa(e.Line) + ": " + e.Reason + "; no grant counts while this line stands"
 }
 
-// An UnsafeError says that a file of the store is not one that only its user can
-// have written. It is neither read nor written then.
-type UnsafeError struct {
-	Name   string // of the file, or "the home folder"
-	Reason string
-}
-
-func (e *UnsafeError) Error() string { return e.Name + " " + e.Reason }
-
 // A Store is the grants of one home folder: a file to which lines are only ever
 // appended. It keeps no file open, is safe for use by several goroutines, and
 // other processes may use the same folder.
 type Store struct {
-	home string
+	file OwnFile
 	now  func() time.Time
 
 	mu   sync.Mutex
@@ -96,7 +83,7 @@ func Open(home string, now func() time.Time) (*Store, error) {
 	if now == nil {
 		now = time.Now
 	}
-	return &Store{home: home, now: now}, nil
+	return &Store{file: OwnFile{Home: home, Name: storeFile, LockName: lockFile}, now: now}, nil
 }
 
 // Check returns nil if the digest is granted as the store stands now, else a
@@ -191,23 +178,7 @@ func (f fold) add(data []byte, first int) error {
 
 // read folds the whole file.
 func (s *Store) read(ctx context.Context) (fold, error) {
-	if _, err := os.Lstat(filepath.Join(s.home, storeFile)); errors.Is(err, fs.ErrNotExist) {
-		return fold{}, nil
-	}
-	if err := s.checkHome(); err != nil {
-		return nil, err
-	}
-	unlock, err := s.lock(ctx, (*flock.Flock).TryRLockContext)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	file, _, err := s.open(os.O_RDONLY)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	data, err := readRest(file, 0)
+	data, err := s.file.Read(ctx, maxStoreBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -220,15 +191,15 @@ func (s *Store) read(ctx context.Context) (fold, error) {
 func (s *Store) write(ctx context.Context, limit int64, decide func(grants fold, broken error) ([]byte, error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.makeHome(); err != nil {
+	if err := s.file.makeHome(); err != nil {
 		return err
 	}
-	unlock, err := s.lock(ctx, (*flock.Flock).TryLockContext)
+	unlock, err := s.file.lock(ctx, (*flock.Flock).TryLockContext)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	file, about, err := s.open(os.O_RDWR | os.O_APPEND | os.O_CREATE)
+	file, about, err := s.file.open(os.O_RDWR | os.O_APPEND | os.O_CREATE)
 	if err != nil {
 		return err
 	}
@@ -255,12 +226,12 @@ func (s *Store) write(ctx context.Context, limit int64, decide func(grants fold,
 // whoever asked was not told that it stands.
 func (s *Store) append(file *os.File, line []byte) error {
 	if _, err := file.Write(line); err != nil {
-		return pathless("writing", err)
+		return s.file.pathless("writing", err)
 	}
 	if err := file.Sync(); err != nil {
-		return pathless("writing", err)
+		return s.file.pathless("writing", err)
 	}
-	return pathless("writing", syncFolder(s.home))
+	return s.file.pathless("writing", syncFolder(s.file.Home))
 }
 
 // catchUp folds what the file holds, from where this process has read before. ended
@@ -271,7 +242,7 @@ func (s *Store) catchUp(file *os.File, about fs.FileInfo) (grants fold, ended bo
 	if at == nil || !os.SameFile(at.file, about) || about.Size() < at.offset {
 		at = &progress{fold: fold{}}
 	}
-	data, err := readRest(file, at.offset)
+	data, err := s.file.rest(file, at.offset, maxStoreBytes)
 	if err != nil {
 		return nil, false, err
 	}
@@ -287,102 +258,4 @@ func (s *Store) catchUp(file *os.File, about fs.FileInfo) (grants fold, ended bo
 		s.seen = at
 	}
 	return at.fold, ended, nil
-}
-
-// readRest reads a file of bounded size from an offset on.
-func readRest(file *os.File, offset int64) ([]byte, error) {
-	data, err := io.ReadAll(io.NewSectionReader(file, offset, maxStoreBytes+1))
-	if err != nil {
-		return nil, pathless("reading", err)
-	}
-	if offset+int64(len(data)) > maxStoreBytes {
-		return nil, &UnsafeError{storeFile, fmt.Sprintf("is longer than %d bytes", maxStoreBytes)}
-	}
-	return data, nil
-}
-
-// lock takes the lock of the store, for readers or for one writer, and waits for
-// it until ctx ends, half a minute at most.
-func (s *Store) lock(ctx context.Context, take func(*flock.Flock, context.Context, time.Duration) (bool, error)) (unlock func(), err error) {
-	lock := flock.New(filepath.Join(s.home, lockFile), flock.SetPermissions(0o600), flock.SetFlag(lockFlags()))
-	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, errors.New("another process holds it"))
-	defer cancel()
-	if ok, err := take(lock, ctx, lockRetry); !ok {
-		_ = lock.Close()
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%s: %w", lockFile, context.Cause(ctx))
-		}
-		if isLink(err) {
-			return nil, &UnsafeError{lockFile, "is a link"}
-		}
-		return nil, pathless("locking", err)
-	}
-	return func() { _ = lock.Close() }, nil
-}
-
-// open opens the file of the grants if nobody but its user can have written it.
-func (s *Store) open(flags int) (*os.File, fs.FileInfo, error) {
-	path := filepath.Join(s.home, storeFile)
-	if about, err := os.Lstat(path); err == nil && !about.Mode().IsRegular() { //nolint:gosec // a fixed name in the home
-		return nil, nil, &UnsafeError{storeFile, "is a link or no regular file"}
-	}
-	file, err := os.OpenFile(path, flags|openFlags(), 0o600) //nolint:gosec // a fixed name in the home
-	if err != nil {
-		if isLink(err) {
-			return nil, nil, &UnsafeError{storeFile, "is a link or no regular file"}
-		}
-		return nil, nil, pathless("opening", err)
-	}
-	about, err := file.Stat()
-	reason := ""
-	switch named, nameErr := os.Lstat(path); { //nolint:gosec // a fixed name in the home
-	case err != nil:
-		reason = "cannot be looked at"
-	case !about.Mode().IsRegular(), nameErr != nil, !os.SameFile(named, about):
-		reason = "is a link or no regular file"
-	default:
-		reason = notOwn(about)
-	}
-	if reason != "" {
-		_ = file.Close()
-		return nil, nil, &UnsafeError{storeFile, reason}
-	}
-	return file, about, nil
-}
-
-// makeHome makes the home folder, private to the user, if there is none.
-func (s *Store) makeHome() error {
-	if err := os.MkdirAll(filepath.Dir(s.home), 0o755); err != nil { //nolint:gosec // parents of the home are the user's own choice
-		return pathless("making the home folder", err)
-	}
-	if err := os.Mkdir(s.home, 0o700); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the home is the user's own choice
-		return pathless("making the home folder", err)
-	}
-	return s.checkHome()
-}
-
-// checkHome refuses a home folder in which others could put a file.
-func (s *Store) checkHome() error {
-	const name = "the home folder"
-	about, err := os.Lstat(s.home) //nolint:gosec // the home is the user's own choice
-	switch {
-	case err != nil:
-		return pathless("the home folder", err)
-	case !about.IsDir():
-		return &UnsafeError{name, "is a link or no folder"}
-	case runtime.GOOS != "windows" && about.Mode().Perm()&0o077 != 0:
-		return &UnsafeError{name, "is open to others: its mode must be 0700"}
-	}
-	return nil
-}
-
-// pathless leaves the path out of an error of the file system.
-func pathless(doing string, err error) error {
-	if err == nil {
-		return nil
-	}
-	if at, ok := errors.AsType[*fs.PathError](err); ok {
-		err = at.Err
-	}
-	return fmt.Errorf("%s %s: %w", doing, storeFile, err)
 }
