@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// anthropicWire is the Messages API, version 2023-06-01.
+// anthropicWire is the Messages API, versions 2023-06-01 and 2026-10-21.
 type anthropicWire struct{}
 
 func (anthropicWire) key(r *http.Request) string { return r.Header.Get("X-Api-Key") }
@@ -63,8 +63,9 @@ func sign(text string) string {
 }
 
 func (anthropicWire) read(r *http.Request, body []byte, q *Request) error {
-	if v := r.Header.Get("Anthropic-Version"); v != "2023-06-01" {
-		return refuse("anthropic-version: %q is not a version", v)
+	version := r.Header.Get("Anthropic-Version")
+	if version != "2023-06-01" && version != "2026-10-21" {
+		return refuse("anthropic-version: %q is not a version", version)
 	}
 	var top map[string]json.RawMessage
 	var in anthropicRequest
@@ -75,7 +76,11 @@ func (anthropicWire) read(r *http.Request, body []byte, q *Request) error {
 		return refuse("%v", err)
 	}
 	q.Model, q.MaxTokens, q.Stream = in.Model, in.MaxTokens, in.Stream
-	if k := unknown(top, "model max_tokens system messages tools tool_choice temperature top_p top_k stop_sequences stream thinking output_config metadata service_tier"); k != "" {
+	names := "model max_tokens system messages tools tool_choice stop_sequences stream thinking output_config metadata service_tier"
+	if version == "2023-06-01" {
+		names += " temperature top_p top_k"
+	}
+	if k := unknown(top, names); k != "" {
 		return refuse("%s: Extra inputs are not permitted", k)
 	}
 	var err error
