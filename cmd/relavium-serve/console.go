@@ -106,7 +106,12 @@ func consoleOpen() error {
 // serveConsole answers on l until ctx ends, and lets servers of the home know
 // the address while it does.
 func (a *app) serveConsole(ctx context.Context, at *site, eng *engine.Engine, l net.Listener) error {
-	page, err := a.consoleOf(at, eng, "")
+	alone := &entrance{}
+	who, err := at.access(alone)
+	if err != nil {
+		return err
+	}
+	page, err := a.consoleOf(at, eng, at.doors(who, true), alone, "")
 	if err != nil {
 		return err
 	}
@@ -142,12 +147,14 @@ func sayToken(ctx context.Context, at *site) {
 
 // gatePage returns the address of a gate's page: on the console that is served
 // on l, else on one that runs beside; "" when there is none.
-func (at *site) gatePage(l net.Listener) func(gate string) string {
+func (at *site) gatePage(l net.Listener, e *entrance) func(gate string) string {
 	own := ""
-	if l != nil {
-		if bound, ok := l.Addr().(*net.TCPAddr); ok && bound.IP.IsLoopback() {
-			own = "http://" + bound.String() + consolePrefix
-		}
+	switch {
+	case l == nil:
+	case e.public != nil && (e.known() || loopbackListener(l)):
+		own = e.public.String() + consolePrefix
+	case loopbackListener(l) || e.known() && e.host != "" && !strings.HasPrefix(e.host, "0.0.0.0") && e.host != "::":
+		own = e.base(l) + consolePrefix
 	}
 	return func(gate string) string {
 		base := own
@@ -161,15 +168,16 @@ func (at *site) gatePage(l net.Listener) func(gate string) string {
 	}
 }
 
-// consoleOf makes the console of the home's store, to be served below prefix;
-// hosts are allowed besides loopback names.
-func (a *app) consoleOf(at *site, eng *engine.Engine, prefix string, hosts ...string) (*console.Console, error) {
+// consoleOf makes the console of the home's store, to be served below prefix to
+// those whom login lets in by the entrance.
+func (a *app) consoleOf(at *site, eng *engine.Engine, login console.Login, e *entrance, prefix string) (*console.Console, error) {
 	return console.New(console.Options{
 		Engine: eng,
-		Login:  console.StartToken{Home: at.home},
+		Login:  login,
 		Logger: at.log,
 		Prefix: prefix,
-		Hosts:  hosts,
+		Hosts:  e.hosts,
+		Secure: e.public != nil && e.public.Scheme == "https",
 		Refused: func(_ context.Context, r *engine.Run, by engine.Principal) error {
 			own, err := a.siteOf(at, r)
 			if err != nil {

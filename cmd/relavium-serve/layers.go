@@ -18,6 +18,7 @@ func builtinSettings() settings {
 	s.Serve.Tasks = new("auto")
 	s.Gates.Accept = []string{engine.ViaElicitation, engine.ViaConsole, engine.ViaCLI}
 	s.Gates.MinHumanMS = new(int64(500))
+	s.Serve.Limits.CallsPerMinute, s.Serve.Limits.Concurrent, s.Serve.Limits.Runs = new(int64(60)), new(int64(10)), new(int64(64))
 	s.Database.Durability = new("normal")
 	s.Defaults.FSScope = new("sandboxed")
 	return s

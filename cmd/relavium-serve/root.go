@@ -58,7 +58,7 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.cwd, "cwd", "", "look for the project from this folder (default: the working directory)")
 	flags.StringVar(&a.logFlag, "log-level", "", "debug, info, warn or error (default: RELAVIUM_LOG)")
 	root.AddCommand(
-		a.serveCommand(), a.runCommand(), a.runsCommand(), a.gateCommand(), a.consoleCommand(), a.consentCommand(),
+		a.serveCommand(), a.runCommand(), a.runsCommand(), a.gateCommand(), a.consoleCommand(), a.consentCommand(), a.tokenCommand(),
 		a.validateCommand(), a.schemaCommand(), a.graphCommand(), a.versionCommand(),
 	)
 	return root

@@ -35,7 +35,6 @@ type serveFlags struct {
 	folders    []string
 	publish    []string
 	transports []string
-	auth       string
 	noRunTools bool
 	http       httpFlags
 }
@@ -67,12 +66,8 @@ func (a *app) serveCommand() *cobra.Command {
 	f.StringArrayVar(&flags.transports, "transport", nil, "stdio (the default) or http")
 	flags.http.add(cmd)
 	f.BoolVar(&flags.noRunTools, "no-run-tools", false, "leave out the relavium_run_* tools")
-	f.StringVar(&flags.auth, "auth", "none", "none")
 	for _, name := range unbuiltFlags() {
 		f.StringArray(name, nil, "not part of this build")
-		if name == "behind-proxy" {
-			f.Lookup(name).NoOptDefVal = "true"
-		}
 		f.Lookup(name).Hidden = true
 	}
 	return cmd
@@ -81,7 +76,7 @@ func (a *app) serveCommand() *cobra.Command {
 // unbuiltFlags are the flags of serve whose features are not part of this build.
 func unbuiltFlags() []string {
 	return []string{
-		"database", "allow-mcp-stdio", "tls-cert", "tls-key", "behind-proxy", "public-url", "metrics-listen", "trace-endpoint",
+		"database", "allow-mcp-stdio", "metrics-listen", "trace-endpoint",
 	}
 }
 
@@ -107,13 +102,6 @@ func unbuiltServing(cmd *cobra.Command, at *site, flags *serveFlags) error {
 	if name := flags.http.given(cmd); name != "" && !slices.Contains(transports, "http") {
 		return invalid("add --transport http", "--%s: the transport is %s", name, transports[0])
 	}
-	switch flags.auth {
-	case "none":
-	case "token", "oauth":
-		return unbuilt("--auth " + flags.auth)
-	default:
-		return invalid("", "--auth: expected none, token or oauth")
-	}
 	for _, name := range unbuiltFlags() {
 		if cmd.Flags().Changed(name) {
 			return unbuilt("--" + name)
@@ -129,9 +117,13 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	overHTTP := slices.Contains(flags.transports, "http")
 	var listener net.Listener
 	var overOptions publish.HTTPOptions
+	entry := &entrance{}
 	if overHTTP {
 		var err error
-		if listener, overOptions, err = a.listenHTTP(ctx, at, &flags.http); err != nil {
+		if entry, err = at.entrance(&flags.http); err != nil {
+			return err
+		}
+		if listener, overOptions, err = at.listenHTTP(ctx, entry); err != nil {
 			return err
 		}
 		defer func() { _ = listener.Close() }()
@@ -141,7 +133,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 		eng, err := a.openStore(ctx, at, true)
 		opened <- openedStore{eng, err}
 	}()
-	listed, projects, loadErr := at.published(flags.folders)
+	listed, projects, loadErr := at.published(flags.folders, entry)
 	store := <-opened
 	switch {
 	case loadErr != nil && store.eng != nil:
@@ -160,7 +152,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	if err := at.gateOptions(ctx, &options); err != nil {
 		return closeStore(ctx, store.eng, err)
 	}
-	options.Page = at.gatePage(listener)
+	options.Page = at.gatePage(listener, entry)
 	server, err := publish.New(options)
 	if err != nil {
 		return closeStore(ctx, store.eng, &fault{code: exitFault, err: err})
@@ -170,7 +162,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	}
 	at.log.InfoContext(ctx, "serving", "transport", flags.transports[0], "workflows", len(listed), "store", "serve.db in RELAVIUM_HOME")
 	if overHTTP {
-		return closeStore(ctx, store.eng, a.serveHTTP(ctx, at, store.eng, server, listener, overOptions))
+		return closeStore(ctx, store.eng, a.serveHTTP(ctx, at, entry, store.eng, server, listener, overOptions))
 	}
 	if isTerminal(a.stdin) {
 		at.log.InfoContext(ctx, "an MCP client is expected on the standard input; Ctrl-D ends the server")
@@ -194,7 +186,7 @@ type openedStore struct {
 
 // published loads the workflows and picks those of the publish list; projects are
 // the keys of every project a file was loaded from.
-func (at *site) published(folders []string) (listed []publish.Workflow, projects []string, err error) {
+func (at *site) published(folders []string, entry *entrance) (listed []publish.Workflow, projects []string, err error) {
 	catalog, err := at.load(folders)
 	if err != nil {
 		return nil, nil, err
@@ -212,7 +204,7 @@ func (at *site) published(folders []string) (listed []publish.Workflow, projects
 		return nil, nil, err
 	}
 	for _, id := range ids {
-		w, err := at.publishable(byID[id])
+		w, err := at.publishable(byID[id], entry)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -283,23 +275,20 @@ func (at *site) publishList(catalog *workflows.Catalog, byID map[string]*workflo
 }
 
 // publishable is a workflow with what the configuration says about it.
-func (at *site) publishable(loaded *workflows.Loaded) (publish.Workflow, error) {
+func (at *site) publishable(loaded *workflows.Loaded, entry *entrance) (publish.Workflow, error) {
 	w := loaded.Workflow
 	set := at.Serve.Workflow[w.ID]
-	published := publish.Workflow{Workflow: w, Project: at.projectOf(loaded.Root), Accept: set.Accept}
+	published := publish.Workflow{Workflow: w, Project: at.projectOf(loaded.Root), Accept: set.Accept, VisibleTo: set.VisibleTo}
 	if set.Tool != nil {
 		published.Tool = *set.Tool
 	}
-	if set.ApproverNotRequester != nil && *set.ApproverNotRequester && gated(w) {
-		return published, invalid("take "+w.ID+" off the publish list, or unset serve.workflow."+w.ID+".approver_not_requester",
-			"workflow %q: without authentication every call and every decision is of one principal, so with approver_not_requester nobody could decide its gates", w.ID)
+	if err := at.decidable(w, entry); err != nil {
+		return published, err
+	}
+	if err := at.confirmedReach(w, entry); err != nil {
+		return published, err
 	}
 	return published, at.nameGates(&published)
-}
-
-// gated reports whether a workflow has a gate.
-func gated(w *workflows.Workflow) bool {
-	return slices.ContainsFunc(w.Nodes, func(n workflows.Node) bool { return n.Type() == "human_gate" })
 }
 
 // secretSource reports of the variables that are named after secret inputs whether
@@ -332,6 +321,7 @@ func (a *app) publishing(at *site, eng *engine.Engine, listed []publish.Workflow
 		HasEnv:     a.secretSource(listed),
 		Variables:  at.Variables,
 		Version:    readVersion().Version,
+		Limits:     at.limits(),
 		StopGrace:  stopGrace,
 	}
 }

@@ -62,7 +62,7 @@ workflow:
 	if err != nil {
 		b.Fatal(err)
 	}
-	cookie := &http.Cookie{Name: "relavium_7412", Value: c.sessions.begin(engine.Local)}
+	cookie := &http.Cookie{Name: "relavium_7412", Value: c.sessions.begin(&Visitor{Principal: engine.Local, Runs: true})}
 	for b.Loop() {
 		req := httptest.NewRequestWithContext(b.Context(), http.MethodGet, "http://127.0.0.1:7412/", http.NoBody)
 		req.AddCookie(cookie)

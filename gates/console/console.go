@@ -27,12 +27,12 @@ const (
 	stopTimeout = 2 * time.Second
 )
 
-// Login tells who a secret belongs to that a person typed on the login page.
-// Whoever is admitted sees every run of the store and may decide its gates.
+// Login tells who a secret belongs to that a person typed on the login page, or
+// that a request brings as its bearer token.
 type Login interface {
 	// Admit returns whom the secret belongs to, or false. It compares in
 	// constant time; the console bounds how often it is asked.
-	Admit(ctx context.Context, secret string) (engine.Principal, bool)
+	Admit(ctx context.Context, secret string) (*Visitor, bool)
 }
 
 // Options configure New. Engine, Login and Logger are required.
@@ -47,6 +47,9 @@ type Options struct {
 	// Hosts are allowed in Host besides loopback names: a name with any port, or
 	// name:port.
 	Hosts []string
+	// Secure says that browsers come over TLS even where this process does not
+	// see it, as behind a proxy.
+	Secure bool
 	// Refused says why gates of the run are not decided by the principal through
 	// the console; nil, or a nil function, allows it. The text is shown.
 	Refused func(ctx context.Context, run *engine.Run, by engine.Principal) error

@@ -116,12 +116,31 @@ type inboxView struct {
 	First bool
 }
 
-func (c *Console) waiting(ctx context.Context, after string) (gates []engine.Gate, more bool, err error) {
-	gates, err = c.opt.Engine.Gates(ctx, engine.GateFilter{Open: true, After: after, Limit: gatesPerPage + 1})
-	if len(gates) > gatesPerPage {
-		return gates[:gatesPerPage], true, err
+// waiting reads one page of the gates that the visitor may see.
+func (c *Console) waiting(ctx context.Context, s *session, after string) (gates []engine.Gate, more bool, err error) {
+	filter := engine.GateFilter{Open: true, After: after, Limit: gatesPerPage + 1}
+	if s.visitor.Gates != nil {
+		filter.Limit = 1000
 	}
-	return gates, false, err
+	for {
+		page, err := c.opt.Engine.Gates(ctx, filter)
+		if err != nil {
+			return nil, false, err
+		}
+		for i := range page {
+			if !s.visitor.gates(page[i].Workflow) {
+				continue
+			}
+			if len(gates) == gatesPerPage {
+				return gates, true, nil
+			}
+			gates = append(gates, page[i])
+		}
+		if len(page) < filter.Limit {
+			return gates, false, nil
+		}
+		filter.After = page[len(page)-1].ID
+	}
 }
 
 func stampGates(gates []engine.Gate, more bool) string {
@@ -137,7 +156,7 @@ func stampGates(gates []engine.Gate, more bool) string {
 
 func (c *Console) inbox(w http.ResponseWriter, r *http.Request, s *session) {
 	after := r.URL.Query().Get("after")
-	gates, more, err := c.waiting(r.Context(), after)
+	gates, more, err := c.waiting(r.Context(), s, after)
 	if err != nil {
 		c.broken(w, r, err)
 		return
@@ -193,7 +212,7 @@ func (c *Console) progress(ctx context.Context, v *gateView, known map[string]*e
 func (c *Console) inboxLive(w http.ResponseWriter, r *http.Request, s *session) {
 	after := r.URL.Query().Get("after")
 	c.live(w, r, s, func(ctx context.Context) (string, error) {
-		gates, more, err := c.waiting(ctx, after)
+		gates, more, err := c.waiting(ctx, s, after)
 		return stampGates(gates, more), err
 	})
 }
@@ -201,6 +220,7 @@ func (c *Console) inboxLive(w http.ResponseWriter, r *http.Request, s *session) 
 type decisionView struct {
 	Gate    gateView
 	Run     runView
+	Whole   bool   // the run has a page of its own
 	Open    bool   // it can be decided here
 	Refused string // why not
 	Late    bool   // somebody else was first
@@ -217,7 +237,7 @@ func (c *Console) gatePage(w http.ResponseWriter, r *http.Request, s *session) {
 
 // showGate shows a gate, whatever it is: to decide or decided.
 func (c *Console) showGate(w http.ResponseWriter, r *http.Request, s *session, status int, view *decisionView) {
-	gate, err := c.opt.Engine.Gate(r.Context(), id(r, "gate"))
+	gate, err := c.gateOf(r.Context(), s, id(r, "gate"))
 	if err != nil {
 		c.broken(w, r, err)
 		return
@@ -228,10 +248,14 @@ func (c *Console) showGate(w http.ResponseWriter, r *http.Request, s *session, s
 		return
 	}
 	view.Gate = c.gateView(&gate)
+	view.Whole = s.visitor.sees(run)
+	if !view.Whole {
+		c.onlyNamed(r.Context(), run, &gate)
+	}
 	view.Run = c.runView(r.Context(), run, events, false)
 	view.Open = gate.Decision == "" && !view.Gate.Expired && !run.State.Terminal()
-	view.Mine = view.Mine && gate.Decision != "" && gate.Via == engine.ViaConsole && gate.DecidedBy == string(s.who)
-	if refused := c.opt.Refused(r.Context(), run, s.who); refused != nil && view.Open {
+	view.Mine = view.Mine && gate.Decision != "" && gate.Via == engine.ViaConsole && gate.DecidedBy == string(s.visitor.Principal)
+	if refused := c.opt.Refused(r.Context(), run, s.visitor.Principal); refused != nil && view.Open {
 		view.Open, view.Refused = false, clean(refused.Error(), 1000)
 	}
 	if gate.Decision != "" && !run.State.Terminal() {
@@ -255,7 +279,7 @@ func stampGate(g *engine.Gate, state engine.State, events int) string {
 }
 
 func (c *Console) gateLive(w http.ResponseWriter, r *http.Request, s *session) {
-	gate, err := c.opt.Engine.Gate(r.Context(), id(r, "gate"))
+	gate, err := c.gateOf(r.Context(), s, id(r, "gate"))
 	if err != nil {
 		c.broken(w, r, err)
 		return
@@ -309,7 +333,7 @@ func verdict(r *http.Request, gate *engine.Gate) (d engine.Decision, problem str
 }
 
 func (c *Console) decide(w http.ResponseWriter, r *http.Request, s *session) {
-	gate, err := c.opt.Engine.Gate(r.Context(), id(r, "gate"))
+	gate, err := c.gateOf(r.Context(), s, id(r, "gate"))
 	if err != nil {
 		c.broken(w, r, err)
 		return
@@ -326,11 +350,11 @@ func (c *Console) decide(w http.ResponseWriter, r *http.Request, s *session) {
 		c.broken(w, r, err)
 		return
 	}
-	if gate.Decision == "" && c.opt.Refused(r.Context(), run, s.who) != nil {
+	if gate.Decision == "" && c.opt.Refused(r.Context(), run, s.visitor.Principal) != nil {
 		c.showGate(w, r, s, http.StatusForbidden, typed)
 		return
 	}
-	d.By, d.Via = string(s.who), engine.ViaConsole
+	d.By, d.Via = string(s.visitor.Principal), engine.ViaConsole
 	decided, err := c.opt.Engine.Decide(r.Context(), gate.ID, d)
 	if _, late := errors.AsType[*engine.DecidedError](err); late {
 		typed.Late = true
@@ -341,7 +365,7 @@ func (c *Console) decide(w http.ResponseWriter, r *http.Request, s *session) {
 		c.broken(w, r, err)
 		return
 	}
-	c.log.InfoContext(r.Context(), "console: a gate was decided", "gate", decided.ID, "run", decided.Run, "decision", decided.Decision)
+	c.log.InfoContext(r.Context(), "console: a gate was decided", "gate", decided.ID, "run", decided.Run, "decision", decided.Decision, "by", d.By)
 	http.Redirect(w, r, c.opt.Prefix+"/gates/"+url.PathEscape(gate.ID)+"?sent=1", http.StatusSeeOther)
 }
 

@@ -104,6 +104,7 @@ type page struct {
 	Here    string // the part of the console: inbox or runs
 	Form    string // token of its forms
 	Who     string // "" when nobody is logged in
+	Out     bool   // they may log out
 	Live    string // address of its stream of changes; "" for none
 	Refresh int    // seconds, for browsers without the script; 0 means never
 	View    any
@@ -126,7 +127,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, status int, name 
 
 // page begins the page of somebody who is logged in.
 func (s *session) page(here, title string, view any) page {
-	return page{Title: title, Here: here, Form: s.form, Who: line(string(s.who), 60), View: view}
+	return page{Title: title, Here: here, Form: s.form, Who: line(string(s.visitor.Principal), 60), Out: !s.byHeader, View: view}
 }
 
 type problemView struct {
@@ -137,7 +138,7 @@ type problemView struct {
 // fail shows what went wrong and what to do about it.
 func (c *Console) fail(w http.ResponseWriter, r *http.Request, status int, what, remedy string) {
 	p := page{Title: what, View: problemView{What: what, Remedy: remedy, Login: status == http.StatusUnauthorized}}
-	if s := c.sessions.find(cookieValue(r, cookieName(r))); s != nil && c.host(r.Host) {
+	if s := c.current(r); s != nil && c.host(r.Host) {
 		p = s.page("", what, p.View)
 	}
 	c.show(w, r, status, "problem", p)
@@ -201,7 +202,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, s *session, stamp
 	last := r.URL.Query().Get("since")
 	tick := time.NewTicker(c.opt.Poll)
 	defer tick.Stop()
-	for silent := time.Duration(0); c.opt.Now().Before(s.ends) && c.sessions.find(cookieValue(r, cookieName(r))) != nil; {
+	for silent := time.Duration(0); c.lasts(r, s); {
 		now, err := stamp(r.Context())
 		switch {
 		case err != nil:

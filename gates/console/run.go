@@ -49,6 +49,7 @@ type runView struct {
 	Error        *errorView
 	Done, Total  int
 	Active       bool
+	MayCancel    bool
 	Parked       bool
 	Asked        bool // its end was asked for just now
 	Inputs       *shown
@@ -348,6 +349,9 @@ func stampRuns(runs []engine.Run) string {
 
 func (c *Console) runs(w http.ResponseWriter, r *http.Request, s *session) {
 	f, state := filterOf(r)
+	if !s.visitor.Runs {
+		f.Principal = s.visitor.Principal
+	}
 	runs, next, err := c.list(r.Context(), f)
 	if err != nil {
 		c.broken(w, r, err)
@@ -384,6 +388,9 @@ func (c *Console) runs(w http.ResponseWriter, r *http.Request, s *session) {
 
 func (c *Console) runsLive(w http.ResponseWriter, r *http.Request, s *session) {
 	f, _ := filterOf(r)
+	if !s.visitor.Runs {
+		f.Principal = s.visitor.Principal
+	}
 	c.live(w, r, s, func(ctx context.Context) (string, error) {
 		runs, _, err := c.list(ctx, f)
 		return stampRuns(runs), err
@@ -392,11 +399,12 @@ func (c *Console) runsLive(w http.ResponseWriter, r *http.Request, s *session) {
 
 func (c *Console) runPage(w http.ResponseWriter, r *http.Request, s *session) {
 	run, events, err := c.runOf(r.Context(), id(r, "run"))
-	if err != nil {
+	if err = s.seen(run, err); err != nil {
 		c.broken(w, r, err)
 		return
 	}
 	view := c.runView(r.Context(), run, events, true)
+	view.MayCancel = view.Active && s.visitor.cancels(run)
 	view.Asked = r.URL.Query().Get("asked") == "1" && view.Active
 	if view.Active {
 		gates, err := c.opt.Engine.Gates(r.Context(), engine.GateFilter{Run: run.ID, Open: true, Limit: gatesPerPage})
@@ -405,6 +413,9 @@ func (c *Console) runPage(w http.ResponseWriter, r *http.Request, s *session) {
 			return
 		}
 		for i := range gates {
+			if !s.visitor.gates(gates[i].Workflow) {
+				continue
+			}
 			g := c.gateView(&gates[i])
 			g.Message = line(gates[i].Message, maxLine)
 			view.Gates = append(view.Gates, g)
@@ -423,7 +434,12 @@ func stampRun(state engine.State, events int) string {
 }
 
 func (c *Console) runLive(w http.ResponseWriter, r *http.Request, s *session) {
-	watch := c.watch(id(r, "run"))
+	run, err := c.opt.Engine.Run(r.Context(), id(r, "run"), "")
+	if err = s.seen(run, err); err != nil {
+		c.broken(w, r, err)
+		return
+	}
+	watch := c.watch(run.ID)
 	if _, _, err := watch(r.Context()); err != nil {
 		c.broken(w, r, err)
 		return
@@ -435,7 +451,12 @@ func (c *Console) runLive(w http.ResponseWriter, r *http.Request, s *session) {
 }
 
 // output is one output of a run by itself, as a file: no browser runs it.
-func (c *Console) output(w http.ResponseWriter, r *http.Request, _ *session) {
+func (c *Console) output(w http.ResponseWriter, r *http.Request, s *session) {
+	run, err := c.opt.Engine.Run(r.Context(), id(r, "run"), "")
+	if err = s.seen(run, err); err != nil {
+		c.broken(w, r, err)
+		return
+	}
 	raw, err := c.opt.Engine.Output(r.Context(), id(r, "run"), id(r, "node"), "")
 	if err != nil {
 		c.broken(w, r, err)
@@ -449,6 +470,9 @@ func (c *Console) output(w http.ResponseWriter, r *http.Request, _ *session) {
 
 func (c *Console) cancelPage(w http.ResponseWriter, r *http.Request, s *session) {
 	run, events, err := c.runOf(r.Context(), id(r, "run"))
+	if err == nil && !s.visitor.cancels(run) {
+		err = engine.ErrRunNotFound
+	}
 	if err != nil {
 		c.broken(w, r, err)
 		return
@@ -458,7 +482,15 @@ func (c *Console) cancelPage(w http.ResponseWriter, r *http.Request, s *session)
 
 func (c *Console) cancel(w http.ResponseWriter, r *http.Request, s *session) {
 	run := id(r, "run")
-	if err := c.opt.Engine.Cancel(r.Context(), run, string(s.who), "cancelled via "+engine.ViaConsole); err != nil {
+	about, err := c.opt.Engine.Run(r.Context(), run, "")
+	if err == nil && !s.visitor.cancels(about) {
+		err = engine.ErrRunNotFound
+	}
+	if err != nil {
+		c.broken(w, r, err)
+		return
+	}
+	if err := c.opt.Engine.Cancel(r.Context(), run, string(s.visitor.Principal), "cancelled via "+engine.ViaConsole); err != nil {
 		c.broken(w, r, err)
 		return
 	}

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/relavium/relavium-serve/engine"
 )
 
 // Bounds of who is logged in and of who tries to.
@@ -28,9 +26,10 @@ const (
 
 // A session is one browser that somebody logged in with.
 type session struct {
-	who  engine.Principal
-	form string // every form of this session carries it
-	ends time.Time
+	visitor  *Visitor
+	form     string // every form of this session carries it
+	ends     time.Time
+	byHeader bool // each request shows by itself who it is from
 }
 
 // Sessions are the logged-in browsers, in memory: they end with the process.
@@ -49,7 +48,7 @@ func newSessions(now func() time.Time) *sessions {
 }
 
 // begin makes a session and returns the value of its cookie.
-func (s *sessions) begin(who engine.Principal) string {
+func (s *sessions) begin(who *Visitor) string {
 	cookie := rand.Text() + rand.Text()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +66,7 @@ func (s *sessions) begin(who engine.Principal) string {
 	if len(s.byID) >= maxSessions {
 		delete(s.byID, oldest)
 	}
-	s.byID[sha256.Sum256([]byte(cookie))] = &session{who: who, form: rand.Text(), ends: now.Add(sessionLife)}
+	s.byID[sha256.Sum256([]byte(cookie))] = &session{visitor: who, form: rand.Text(), ends: now.Add(sessionLife)}
 	return cookie
 }
 
@@ -142,7 +141,7 @@ func cookieValue(r *http.Request, name string) string {
 func (c *Console) setCookie(w http.ResponseWriter, r *http.Request, name, value string, life time.Duration) {
 	cookie := &http.Cookie{ //nolint:gosec // Secure only over TLS: the console is reached on loopback without
 		Name: name, Value: value, Path: cmp.Or(c.opt.Prefix, "/"), MaxAge: int(life / time.Second),
-		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil || c.opt.Secure,
 	}
 	if value == "" {
 		cookie.MaxAge = -1
@@ -156,7 +155,7 @@ type pageFunc func(w http.ResponseWriter, r *http.Request, s *session)
 // known admits requests with a session; a form needs its token besides.
 func (c *Console) known(next pageFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		s := c.sessions.find(cookieValue(r, cookieName(r)))
+		s := c.current(r)
 		if s == nil {
 			c.askLogin(w, r)
 			return
@@ -206,7 +205,7 @@ type loginView struct {
 }
 
 func (c *Console) loginPage(w http.ResponseWriter, r *http.Request) {
-	if c.sessions.find(cookieValue(r, cookieName(r))) != nil {
+	if c.current(r) != nil {
 		http.Redirect(w, r, c.local(r.URL.Query().Get("next")), http.StatusSeeOther) //nolint:gosec // local keeps it on this console
 		return
 	}
@@ -241,13 +240,14 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		c.showLogin(w, r, http.StatusTooManyRequests, next, "Too many attempts. Wait ten seconds and try again.")
 		return
 	}
-	who, ok := engine.Principal(""), false
+	var who *Visitor
+	ok := false
 	if secret != "" && len(secret) <= maxSecret {
 		who, ok = c.opt.Login.Admit(r.Context(), secret)
 	}
 	if !ok {
 		c.log.WarnContext(r.Context(), "console: a login was refused")
-		c.showLogin(w, r, http.StatusUnauthorized, next, "That is not the token. A newer one may have replaced it.")
+		c.showLogin(w, r, http.StatusUnauthorized, next, "That is not a token that may come in here. A newer one may have replaced it.")
 		return
 	}
 	c.setCookie(w, r, name, "", 0)

@@ -200,7 +200,7 @@ func TestSessionEnds(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s := newSessions(func() time.Time { return now })
-	cookie := s.begin("local")
+	cookie := s.begin(&Visitor{Principal: "local", Runs: true})
 	now = now.Add(sessionLife - time.Second)
 	if s.find(cookie) == nil {
 		t.Error("find before 12 h = nil, want the session")
@@ -209,10 +209,10 @@ func TestSessionEnds(t *testing.T) {
 	if s.find(cookie) != nil {
 		t.Error("find after 12 h = a session, want nil")
 	}
-	first := s.begin("local")
+	first := s.begin(&Visitor{Principal: "local", Runs: true})
 	for range maxSessions {
 		now = now.Add(time.Second)
-		s.begin("local")
+		s.begin(&Visitor{Principal: "local", Runs: true})
 	}
 	if len(s.byID) != maxSessions || s.find(first) != nil {
 		t.Errorf("%d sessions are kept, want %d without the oldest", len(s.byID), maxSessions)
@@ -258,8 +258,8 @@ func TestStartToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	for secret, want := range map[string]bool{first: false, second: true, "": false, second[1:]: false, strings.ToLower(second): false} {
-		if who, ok := token.Admit(t.Context(), secret); ok != want || ok && who != engine.Local {
-			t.Errorf("Admit(%q) = %q, %v, want %v", secret, who, ok, want)
+		if who, ok := token.Admit(t.Context(), secret); ok != want || ok && (who.Principal != engine.Local || !who.Runs || who.Gates != nil) {
+			t.Errorf("Admit(%q) = %+v, %v, want %v", secret, who, ok, want)
 		}
 	}
 	path := filepath.Join(home, tokenFile)

@@ -29,13 +29,16 @@ const (
 type StartToken struct{ Home string }
 
 // Admit compares the secret with the token of the home.
-func (t StartToken) Admit(_ context.Context, secret string) (engine.Principal, bool) {
+func (t StartToken) Admit(_ context.Context, secret string) (*Visitor, bool) {
 	want, err := t.digest()
 	if err != nil {
-		return "", false
+		return nil, false
 	}
 	got := sha256.Sum256([]byte(secret))
-	return engine.Local, subtle.ConstantTimeCompare(got[:], want) == 1
+	if subtle.ConstantTimeCompare(got[:], want) != 1 {
+		return nil, false
+	}
+	return &Visitor{Principal: engine.Local, Runs: true}, true
 }
 
 // Exists reports whether a token was made for the home.

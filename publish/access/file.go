@@ -60,6 +60,9 @@ func (f *File) Tokens(context.Context) ([]Token, error) {
 // read returns the file's content, nil where there is none; f.mu is held.
 func (f *File) read() ([]byte, error) {
 	root, err := os.OpenRoot(f.Home)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, pathless(err)
 	}
