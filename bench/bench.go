@@ -23,6 +23,7 @@ const warm = 20
 
 // A bench is one invocation.
 type bench struct {
+	only   bool // agents
 	rounds int
 	runs   int
 	gates  int
@@ -93,6 +94,13 @@ func (b *bench) measure(ctx context.Context) error {
 }
 
 func (b *bench) all(ctx context.Context, dir string) error {
+	if b.only {
+		rows, err := b.agentRows(ctx, filepath.Join(dir, "agents"))
+		if err != nil {
+			return err
+		}
+		return b.report(rows)
+	}
 	journal3, journal20 := journal(3), journal(20)
 	systems := []system{journal3, bare(), pure(), transform(), journal20, bareSteps(), effects(), fullCommit(), gate(warm + b.runs)}
 	eras := []string{session, stateless}
@@ -167,8 +175,35 @@ func (b *bench) all(ctx context.Context, dir string) error {
 			row{what: "for each of them in the server", unit: "goroutines", got: held.goroutines},
 		)
 	}
+	more, err := b.agentRows(ctx, filepath.Join(dir, "agents"))
+	if err != nil {
+		return err
+	}
+	return b.report(append(rows, more...))
+}
+
+// agentRows measures agents.
+func (b *bench) agentRows(ctx context.Context, dir string) ([]row, error) {
+	c, err := b.agents(ctx, dir)
+	if err != nil {
+		return nil, fmt.Errorf("agents: %w", err)
+	}
+	return []row{
+		{"model turn by the bare SDK, p50", "ms", c.raw, 0, false},
+		{"what a turn of an agent adds to that, its tool call included, p50", "ms", c.added, 2, false},
+		{fmt.Sprintf("last token of %d runs at %d tokens a second after it is due, p99", streams, tokenRate), "ms", c.late, 500, false},
+		{"the same, bare SDK", "ms", c.lateBy, 0, false},
+		{"processor time of a streaming run", "% of a core", c.busy, 0, false},
+		{"the same, bare SDK", "% of a core", c.busyBy, 0, false},
+		{"memory of a streaming run", "kB", c.kb, 0, false},
+		{"the same, bare SDK", "kB", c.kbBy, 0, false},
+	}, nil
+}
+
+// report prints what was measured against the goals.
+func (b *bench) report(rows []row) error {
 	_, _ = fmt.Fprintln(b.w)
-	out = tabwriter.NewWriter(b.w, 0, 0, 2, ' ', 0)
+	out := tabwriter.NewWriter(b.w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(out, "TARGET\tREACHED\tGOAL\t")
 	for _, r := range rows {
 		if r.limit == 0 {

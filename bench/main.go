@@ -17,11 +17,20 @@ func main() {
 	runs := flag.Int("runs", 300, "runs one at a time in a turn; three times as many at 32 at a time")
 	gates := flag.Int("gates", 10_000, "waiting gates of the idle measurement")
 	calls := flag.Int("calls", 1000, "waiting calls of the HTTP measurement")
+	fake := flag.Bool("fake", false, "be the model provider that the agents of a bench ask")
+	only := flag.Bool("agents", false, "measure the agents alone")
 	binary := flag.String("binary", "bin/relavium-serve", "the built binary")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	b := bench{rounds: *rounds, runs: *runs, gates: *gates, calls: *calls, binary: *binary, w: os.Stdout}
+	if *fake {
+		if err := provide(ctx, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	b := bench{only: *only, rounds: *rounds, runs: *runs, gates: *gates, calls: *calls, binary: *binary, w: os.Stdout}
 	if err := b.measure(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
