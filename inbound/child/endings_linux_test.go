@@ -129,7 +129,7 @@ func endByCancel(ctx context.Context, c *cell) error {
 func endBySignal(sig syscall.Signal) func(context.Context, *cell) error {
 	return func(ctx context.Context, c *cell) error {
 		host := exec.Command(os.Args[0], c.fixture)
-		host.Env = append(os.Environ(), fixtureVariable+"=host", nonceVariable+"="+c.nonce)
+		host.Env = append(os.Environ(), fixtureVariable+"=host", nonceVariable+"="+c.nonce, "GORACE=atexit_sleep_ms=0")
 		host.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		var stderr bytes.Buffer
 		host.Stderr = &stderr

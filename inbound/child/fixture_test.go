@@ -168,6 +168,7 @@ func fixtureSpec(name, nonce string, more ...Variable) Spec {
 		Declared: append(more,
 			Variable{fixtureVariable, []byte(name)},
 			Variable{nonceVariable, []byte(nonce)}),
+		Own: []Variable{{"GORACE", []byte("atexit_sleep_ms=0")}},
 	})
 	if err != nil {
 		panic(err)

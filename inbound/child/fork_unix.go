@@ -43,8 +43,12 @@ func fork(_ *Spec, stdio [3]*os.File) (*tree, error) {
 		return nil, err
 	}
 	supervisor, err := os.StartProcess(self, []string{supervisorName}, &os.ProcAttr{
-		Dir:   "/",
-		Env:   []string{"GOMAXPROCS=1", "GOTRACEBACK=none"},
+		Dir: "/",
+		Env: []string{
+			"GOMAXPROCS=1",
+			"GOTRACEBACK=none",
+			"GORACE=atexit_sleep_ms=0", // a build with the race detector would wait for a second at its end
+		},
 		Files: []*os.File{stdio[0], stdio[1], stdio[2], orders, report},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
