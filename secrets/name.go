@@ -1,7 +1,6 @@
 package secrets
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -160,19 +159,22 @@ func (c Clash) String() string {
 }
 
 // Clashes finds the variables that more than one of the names is read from, by
-// itself or as the path of a file. A name may stand in the list more than once.
+// itself or as the path of a file, once for each pair. A name may stand in the list
+// more than once.
 func Clashes(names []Name) []Clash {
 	first := make(map[string]Name)
 	var clashes []Clash
 	for _, n := range names {
 		for _, variable := range []string{n.Env(), n.fileEnv()} {
-			if other, taken := first[variable]; taken && other != n {
-				clashes = append(clashes, Clash{Variable: variable, Names: [2]Name{other, n}})
+			other, taken := first[variable]
+			if !taken {
+				first[variable] = n
 				continue
 			}
-			first[variable] = n
+			if pair := [2]Name{other, n}; other != n && !slices.ContainsFunc(clashes, func(c Clash) bool { return c.Names == pair }) {
+				clashes = append(clashes, Clash{variable, pair})
+			}
 		}
 	}
-	slices.SortStableFunc(clashes, func(a, b Clash) int { return cmp.Compare(a.Variable, b.Variable) })
-	return slices.CompactFunc(clashes, func(a, b Clash) bool { return a == b })
+	return clashes
 }

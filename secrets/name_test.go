@@ -66,15 +66,12 @@ func TestClashes(t *testing.T) {
 		{[]string{"mcp/a", "mcp/b", "mcp/a", "provider/openai", "search", "input/w/a"}, nil},
 		{[]string{"mcp/owl-key", "mcp/owl.key"}, []string{
 			"mcp/owl-key and mcp/owl.key are both read from RELAVIUM_MCP_OWL_KEY",
-			"mcp/owl-key and mcp/owl.key are both read from RELAVIUM_MCP_OWL_KEY_FILE",
 		}},
 		{[]string{"mcp/Token", "mcp/token", "mcp/token"}, []string{
 			"mcp/Token and mcp/token are both read from RELAVIUM_MCP_TOKEN",
-			"mcp/Token and mcp/token are both read from RELAVIUM_MCP_TOKEN_FILE",
 		}},
 		{[]string{"input/a-b/c", "input/a/b_c"}, []string{
 			"input/a-b/c and input/a/b_c are both read from RELAVIUM_INPUT_A_B_C",
-			"input/a-b/c and input/a/b_c are both read from RELAVIUM_INPUT_A_B_C_FILE",
 		}},
 		// One is the path of the other's file.
 		{[]string{"mcp/key", "mcp/key_file"}, []string{"mcp/key and mcp/key_file are both read from RELAVIUM_MCP_KEY_FILE"}},

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/relavium/relavium-serve/secrets"
 )
 
 // An app is one invocation: the shell around it and the flags that every command has.
@@ -32,7 +34,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err != nil && !a.entered {
 		err = usageFault(cmd, err)
 	}
-	return report(stderr, err, slices.Contains(args, "--json"))
+	return report(a.scrubber.Writer(stderr), err, slices.Contains(args, "--json"))
 }
 
 // usageFault makes an error of the flag parser a fault of the invocation.
@@ -58,7 +60,7 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.cwd, "cwd", "", "look for the project from this folder (default: the working directory)")
 	flags.StringVar(&a.logFlag, "log-level", "", "debug, info, warn or error (default: RELAVIUM_LOG)")
 	root.AddCommand(
-		a.serveCommand(), a.runCommand(), a.runsCommand(), a.gateCommand(), a.consoleCommand(), a.consentCommand(), a.tokenCommand(),
+		a.serveCommand(), a.runCommand(), a.runsCommand(), a.gateCommand(), a.consoleCommand(), a.consentCommand(), a.tokenCommand(), a.secretsCommand(),
 		a.validateCommand(), a.schemaCommand(), a.graphCommand(), a.versionCommand(),
 	)
 	return root
@@ -81,7 +83,8 @@ func group(use, short, example string, commands ...*cobra.Command) *cobra.Comman
 type site struct {
 	place
 	*settings
-	log *slog.Logger
+	log     *slog.Logger
+	secrets *secrets.Store
 }
 
 // open resolves place and settings for a command whose logs are shown from
@@ -100,5 +103,9 @@ func (a *app) open(fallback slog.Level) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &site{place: p, settings: merged, log: a.logger(level)}, nil
+	kept, err := a.openSecrets(p, merged)
+	if err != nil {
+		return nil, err
+	}
+	return &site{place: p, settings: merged, log: a.logger(level), secrets: kept}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/relavium/relavium-serve/inbound/text"
+	"github.com/relavium/relavium-serve/secrets"
 )
 
 // A shell is what a command sees of the process around it.
@@ -19,6 +20,9 @@ type shell struct {
 	stdout io.Writer
 	stderr io.Writer
 	env    map[string]string
+
+	// scrubber knows every secret that was resolved in this process.
+	scrubber *secrets.Scrubber
 }
 
 func newShell(stdin io.Reader, stdout, stderr io.Writer, environ []string) *shell {
@@ -28,7 +32,7 @@ func newShell(stdin io.Reader, stdout, stderr io.Writer, environ []string) *shel
 			env[name] = value
 		}
 	}
-	return &shell{stdin: stdin, stdout: stdout, stderr: stderr, env: env}
+	return &shell{stdin: stdin, stdout: stdout, stderr: stderr, env: env, scrubber: new(secrets.Scrubber)}
 }
 
 // isTerminal reports whether a stream is a terminal.
@@ -63,7 +67,7 @@ func (s *shell) screen() (w io.Writer, done func(), ok bool) {
 // logger writes to the standard error only: the standard output may belong to a
 // protocol.
 func (s *shell) logger(level slog.Level) *slog.Logger {
-	return slog.New(slog.NewTextHandler(s.stderr, &slog.HandlerOptions{Level: level}))
+	return slog.New(s.scrubber.Handler(slog.NewTextHandler(s.scrubber.Writer(s.stderr), &slog.HandlerOptions{Level: level})))
 }
 
 // logLevel reads a level from the flag, else from RELAVIUM_LOG, else takes the
