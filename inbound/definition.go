@@ -57,6 +57,8 @@ func readDefinition(raw json.RawMessage) (def definition, refused *DroppedTool) 
 		return def, dropped(DropInvalid, "its description is not a text")
 	case def.input == nil:
 		return def, dropped(DropInvalid, "it has no inputSchema")
+	case len(def.annotations) > maxDescription:
+		return def, dropped(DropInvalid, "its annotations are more than 8 KiB")
 	}
 	if err := text.Check(def.name); err != nil {
 		return def, dropped(DropName, "its name "+err.Error())
