@@ -144,7 +144,7 @@ func (h *Host) Call(ctx context.Context, call *workflows.ToolCall) (workflows.To
 				Message: "the run's sessions were closed", Elapsed: time.Since(since), Err: err,
 			}
 		}
-		return workflows.ToolResult{}, callFault(ctx, at, out, err, since)
+		return workflows.ToolResult{}, h.scrubbed(callFault(ctx, at, out, err, since))
 	}
 	text, isError, err := resultText(out.result)
 	if err != nil {
@@ -156,9 +156,17 @@ func (h *Host) Call(ctx context.Context, call *workflows.ToolCall) (workflows.To
 	return workflows.ToolResult{Text: text, IsError: isError}, nil
 }
 
+// scrubbed takes secrets out of what an error says.
+func (h *Host) scrubbed(f *workflows.ToolError) *workflows.ToolError {
+	if h.opt.Scrub != nil {
+		f.Message = h.opt.Scrub(f.Message)
+	}
+	return f
+}
+
 // call sends the request. The arguments go out as they are.
 func (t *tool) call(ctx context.Context, call *workflows.ToolCall) (outcome, error) {
-	name, err := json.Marshal(t.Name)
+	name, err := marshal(t.Name)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -166,7 +174,7 @@ func (t *tool) call(ctx context.Context, call *workflows.ToolCall) (outcome, err
 	params := map[string]json.RawMessage{"name": name, "arguments": args}
 	var header map[string]string
 	if _, overHTTP := t.conn.session.wire.(*httpWire); overHTTP && t.conn.session.modern {
-		raw, err := json.Marshal(map[string]json.RawMessage{"arguments": args})
+		raw, err := marshal(map[string]json.RawMessage{"arguments": args})
 		if err != nil {
 			return outcome{}, err
 		}

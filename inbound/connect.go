@@ -10,6 +10,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"github.com/relavium/relavium-serve/consent"
+	"github.com/relavium/relavium-serve/egress"
 	"github.com/relavium/relavium-serve/inbound/child"
 )
 
@@ -25,6 +26,7 @@ type connection struct {
 	up      chan struct{} // closed when the connect has ended, in either way
 	closing sync.Once
 	done    chan struct{} // closed when nothing of it is left
+	settled func()        // says that nothing of it is owed any more
 	failure error         // of the close; to be read after done
 }
 
@@ -48,17 +50,19 @@ func (c *connection) dial(ctx context.Context, r *run, legacy bool) error {
 	s := &session{peer: p, client: h.client}
 	var err error
 	switch {
+	case h.wires != nil:
+		s.wire, err = h.wires(c.declared, p)
 	case c.stdio():
 		s.wire, err = c.spawn(ctx, r, p)
 	case c.ref.Transport == transportWebsocket:
-		s.wire, err = wired(dialSocket(ctx, c.target, h.opt.Egress, p))
+		s.wire, err = wired(dialSocket(ctx, c.target, c.egress(h), p))
 	case legacy:
-		s.wire, err = wired(dialSSE(ctx, c.target, h.opt.Egress, p))
+		s.wire, err = wired(dialSSE(ctx, c.target, c.egress(h), p))
 		if err == nil {
 			report("it speaks the deprecated HTTP+SSE transport")
 		}
 	default:
-		s.wire = newHTTPWire(c.target, h.opt.Egress, p)
+		s.wire = newHTTPWire(c.target, c.egress(h), p)
 	}
 	if err != nil {
 		return err
@@ -66,6 +70,14 @@ func (c *connection) dial(ctx context.Context, r *run, legacy bool) error {
 	c.session = s
 	p.start(ctx, s.wire)
 	return nil
+}
+
+// egress are the options of a client whose deadlines are ours.
+func (c *connection) egress(h *Host) egress.Options {
+	opt := h.opt.Egress
+	opt.ConnectTimeout = c.limit
+	opt.Timeout = max(c.limit, callLimit) + drainLimit
+	return opt
 }
 
 // wired makes a nil wire of one that did not come about.
@@ -267,6 +279,7 @@ func (c *connection) checkHeaders() {
 func (c *connection) end(ctx context.Context) {
 	c.closing.Do(func() {
 		go func() {
+			defer c.settled()
 			defer close(c.done)
 			if c.session != nil {
 				c.failure = c.session.peer.close(context.WithoutCancel(ctx))

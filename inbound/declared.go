@@ -132,6 +132,9 @@ func (d *declared) prepare() error {
 	if err := os.MkdirAll(d.own, 0o700); err != nil {
 		return errors.New("its folder cannot be made")
 	}
+	if about, err := os.Lstat(d.own); err != nil || !about.IsDir() {
+		return errors.New("its folder is a link or no folder")
+	}
 	return nil
 }
 

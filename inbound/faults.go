@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -165,7 +166,12 @@ func saying(s string) string {
 	if s = quoted(s); s == "" {
 		return ""
 	}
-	return fmt.Sprintf("; the server says: %q", s)
+	shown := strconv.Quote(s)
+	for len(shown) > maxServerText {
+		s = cut(s, len(s)-(len(shown)-maxServerText+3)/4)
+		shown = strconv.Quote(s)
+	}
+	return "; the server says: " + shown
 }
 
 func tooLarge(err error) bool {

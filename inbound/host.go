@@ -84,6 +84,7 @@ type Host struct {
 	registered map[string]Registration
 	client     mcp.Implementation
 	starts     *starts
+	wires      func(d *declared, to *peer) (wire, error) // tests only: instead of a start or a dial
 
 	mu     sync.Mutex
 	runs   map[string]*run

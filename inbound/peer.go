@@ -1,6 +1,7 @@
 package inbound
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -171,15 +172,17 @@ func (p *peer) call(ctx context.Context, method string, params json.RawMessage, 
 	}()
 	select {
 	case <-r.done:
-		return r.outcome(), r.err
 	case <-ctx.Done():
+		if p.retire(r) {
+			p.abandon(ctx, r, endSend)
+			return r.outcome(), errCancelled
+		}
+		<-r.done // it was settled meanwhile
 	}
-	if !p.retire(r) { // it was settled meanwhile
-		<-r.done
-		return r.outcome(), r.err
+	if _, answered := errors.AsType[*rpcError](r.err); r.err != nil && !answered {
+		endSend(r.err) // nothing more of its exchange is wanted
 	}
-	p.abandon(ctx, r, endSend)
-	return r.outcome(), errCancelled
+	return r.outcome(), r.err
 }
 
 func (r *request) outcome() outcome {
@@ -216,7 +219,19 @@ func encode(id int64, method string, params json.RawMessage) ([]byte, error) {
 		Method  string          `json:"method"`
 		Params  json.RawMessage `json:"params,omitempty"`
 	}{"2.0", id, method, params}
-	return json.Marshal(m)
+	return marshal(m)
+}
+
+// marshal writes JSON without white space, and leaves texts as they are: what a model
+// wrote goes out as it stands.
+func marshal(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
 // settle ends a request that is pending. A request ends once: what comes later for it

@@ -33,7 +33,8 @@ type run struct {
 	tables   map[string]*table                     // by agent
 	inflight map[*context.CancelCauseFunc]struct{} // calls
 	calls    sync.WaitGroup
-	keep     *time.Timer // closes a parked run
+	stop     context.CancelCauseFunc // ends the connects
+	keep     *time.Timer             // closes a parked run
 	budget   func() time.Duration
 	closed   chan struct{} // the one close has returned
 	failure  error         // of it
@@ -62,21 +63,22 @@ func (r *run) open(ctx context.Context) error {
 	}
 	joint, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
+	if !r.beginConnects(fail) {
+		return closedFault()
+	}
 	ends := make(chan error, len(all)) // nobody waits for the last ones
 	conns := make([]*connection, len(all))
 	for i, d := range all {
 		c := &connection{declared: d, up: make(chan struct{}), done: make(chan struct{})}
 		conns[i] = c
-		done := r.host.owe()
+		c.settled = r.host.owe()
 		go func() {
-			defer close(c.up)
-			ends <- r.bring(joint, c)
-		}()
-		go func() { // what was begun is owed until it has ended
-			defer done()
-			if <-c.up; c.session != nil {
-				<-c.done
+			err := r.bring(joint, c)
+			if c.session == nil {
+				c.settled() // nothing of it is left; else its close says so
 			}
+			close(c.up)
+			ends <- err
 		}()
 	}
 	var first error
@@ -92,6 +94,14 @@ func (r *run) open(ctx context.Context) error {
 		return first
 	}
 	return r.settle(ctx, conns, uses)
+}
+
+// beginConnects lets a close end the connects, unless it was first.
+func (r *run) beginConnects(stop context.CancelCauseFunc) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stop = stop
+	return r.phase == connecting
 }
 
 func (r *run) cancelledOr(ctx context.Context, err error) error {
@@ -112,9 +122,20 @@ func (r *run) bring(ctx context.Context, c *connection) error {
 		return refused
 	}
 	err := c.connect(ctx, r)
-	fault, _ := errors.AsType[*workflows.ToolError](err)
+	if err == nil {
+		ended(nil, true)
+		return nil
+	}
+	fault, ok := errors.AsType[*workflows.ToolError](err)
+	if !ok {
+		fault = startFault(ctx, c.name, c.declared, err, c.started)
+	}
 	ended(fault, counts(fault))
-	return err
+	if c.proc != nil && fault.Fault != workflows.ToolCancelled {
+		r.host.opt.Log.WarnContext(ctx, "mcp server did not come up", "run", r.ID, "server", c.name,
+			"reason", fault.Reason, "stderr", quoted(c.proc.Stderr()))
+	}
+	return r.host.scrubbed(fault)
 }
 
 // counts tells whether a failure says something about the server.
@@ -184,14 +205,9 @@ func (r *run) admits(ctx context.Context) error {
 
 // retire ends a connection's first attempt, so that it can make another one.
 func (r *run) retire(ctx context.Context, c *connection) {
-	old := &connection{declared: c.declared, session: c.session, proc: c.proc, done: make(chan struct{})}
+	old := &connection{declared: c.declared, session: c.session, proc: c.proc, done: make(chan struct{}), settled: r.host.owe()}
 	c.session, c.proc = nil, nil
-	done := r.host.owe()
 	old.end(ctx)
-	go func() {
-		<-old.done
-		done()
-	}()
 }
 
 // tearDown closes connections behind the caller's back: each is closed once its own
@@ -292,6 +308,9 @@ func (r *run) begin(ctx context.Context, from func(phase) bool) bool {
 	r.phase = closing
 	if r.keep != nil {
 		r.keep.Stop()
+	}
+	if r.stop != nil {
+		r.stop(errClosed)
 	}
 	for cancel := range r.inflight {
 		(*cancel)(errClosed)

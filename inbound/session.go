@@ -175,7 +175,7 @@ func (s *session) request(ctx context.Context, method string, params map[string]
 	var raw json.RawMessage
 	if params != nil {
 		var err error
-		if raw, err = json.Marshal(params); err != nil {
+		if raw, err = marshal(params); err != nil {
 			return outcome{}, err
 		}
 	}

@@ -1,0 +1,24 @@
+package inbound
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/relavium/relavium-serve/inbound/child"
+)
+
+var long = flag.Bool("long", false, "run scaled tests at full length")
+
+// TestMain makes the test binary a supervisor, and the servers that the tests start.
+func TestMain(m *testing.M) {
+	if child.Supervising() {
+		os.Exit(child.Supervise())
+	}
+	if name := os.Getenv(serverVariable); name != "" {
+		os.Exit(runServer(name))
+	}
+	goleak.VerifyTestMain(m)
+}
