@@ -110,7 +110,7 @@ func TestChain(t *testing.T) {
 			t.Parallel()
 			w := parse(t, agentOf("quick, slow", tt.fallback, ""))
 			synctest.Test(t, func(t *testing.T) {
-				x := &trial{models: models(tt.turns...), builtin: &host{tools: []tool{builtin("quick"), slow}}}
+				x := &trial{models: answers(tt.turns...), builtin: &host{tools: []tool{builtin("quick"), slow}}}
 				began := time.Now()
 				got, err := x.run(t, t.Context(), w)
 				if wrong(err) != tt.wrong || string(got.Output) != tt.want {
@@ -142,7 +142,7 @@ func TestTriesAreOneEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		x := &trial{
-			models: models([]step{
+			models: answers([]step{
 				fails(agent.Overloaded), fails(agent.Overloaded), uses("m-odd", "t"),
 			}, []step{fails(agent.Overloaded), ok("m-two", "done")}),
 			builtin: &host{tools: []tool{builtin("t")}},
@@ -190,7 +190,7 @@ func TestReasoningStaysWithItsProvider(t *testing.T) {
 	asked.Opaque, asked.Provider = json.RawMessage(`"sig"`), "anthropic"
 	first := step{turn: &agent.Turn{Stop: agent.StopToolUse, Parts: []agent.Part{thought, {Call: &asked}}}}
 	x := &trial{
-		models:  models([]step{first}, []step{fails(agent.Overloaded), ok("m-two", "done")}),
+		models:  answers([]step{first}, []step{fails(agent.Overloaded), ok("m-two", "done")}),
 		builtin: &host{tools: []tool{builtin("t")}},
 	}
 	if _, err := x.run(t, t.Context(), parse(t, agentOf("t", "fallback_chain: [{model: m-two, provider: openai}]", ""))); err != nil {
@@ -251,7 +251,7 @@ func TestDeadline(t *testing.T) {
 					timer := time.AfterFunc(tt.cancel, cancel)
 					defer timer.Stop()
 				}
-				x := &trial{models: models(tt.turns...), builtin: &host{tools: []tool{stuck}}}
+				x := &trial{models: answers(tt.turns...), builtin: &host{tools: []tool{stuck}}}
 				began := time.Now()
 				_, err := x.run(t, ctx, w)
 				if wrong(err) != tt.wrong || time.Since(began) != tt.took {

@@ -39,7 +39,7 @@ func invokes(id, node, input string) agent.Call {
 func TestInvokeAgent(t *testing.T) {
 	t.Parallel()
 	x := &trial{
-		models: modelsOf(map[string][][]step{
+		models: answersOf(map[string][][]step{
 			"sys a":         {calls(invokes("1", "bb", "please"), call("2", "t", `{}`), invokes("3", "cc", "and you")), says("all done")},
 			"sys b\n\nmore": {calls(call("1", "v", `{}`), invokes("2", "dd", "deeper")), says("b says")},
 			"sys c":         {says(`{"ok":true}`)},
@@ -173,7 +173,7 @@ func TestInvokeAgentBounds(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			x := &trial{models: modelsOf(tt.scripts), builtin: &host{tools: all}}
+			x := &trial{models: answersOf(tt.scripts), builtin: &host{tools: all}}
 			got, err := x.run(t, t.Context(), parse(t, fmt.Sprintf(several, tt.narrow, tt.narrowCallee)))
 			if wrong(err) != tt.wrong || string(got.Output) != tt.want {
 				t.Errorf("RunAgent = %s, %v; want %s, %s", got.Output, err, tt.want, tt.wrong)
@@ -220,7 +220,7 @@ func TestMCPCall(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			x := &trial{models: models(calls(call("1", "mcp_call", tt.args)), says("done")), servers: &host{tools: []tool{find}}}
+			x := &trial{models: answers(calls(call("1", "mcp_call", tt.args)), says("done")), servers: &host{tools: []tool{find}}}
 			got, err := x.run(t, t.Context(), parse(t, agentOf("mcp_call", "mcp_servers: [{id: s-1, transport: stdio, command: x}]", tt.narrow)))
 			if wrong(err) != tt.wrong || string(got.Output) != tt.want {
 				t.Errorf("RunAgent = %s, %v; want %s, %s", got.Output, err, tt.want, tt.wrong)

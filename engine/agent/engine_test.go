@@ -74,7 +74,7 @@ func TestEventsInEngine(t *testing.T) {
 	t.Parallel()
 	first := calls(call("1", "t", `{}`))
 	first[0].deltas = []agent.Delta{{Reasoning: "hm"}, {Text: "let me see"}}
-	events := inEngine(t, agent.Options{Models: models(first, says("done")), Builtin: &host{tools: []tool{builtin("t")}}}, parse(t, agentOf("t", "", "")), nil)
+	events := inEngine(t, agent.Options{Models: answers(first, says("done")), Builtin: &host{tools: []tool{builtin("t")}}}, parse(t, agentOf("t", "", "")), nil)
 	if got, want := types(events), "run:started node:started reasoning token cost:updated tool_call tool_result cost:updated node:completed run:completed"; got != want {
 		t.Errorf("events = %s, want %s", got, want)
 	}
@@ -106,7 +106,7 @@ func TestBudgetInEngine(t *testing.T) {
 	} {
 		h := &host{tools: []tool{builtin("t")}}
 		h.tools[0].check = admits(workflows.Admission{})
-		m := models(calls(call("1", "t", `{}`)), says("done"))
+		m := answers(calls(call("1", "t", `{}`)), says("done"))
 		// The first turn may cost some 9,000 and costs 165; the cap holds one more such.
 		w := parse(t, agentOf("t", "", "max_tokens: 600")+"\nbudget: {max_cost_microcents: 9200, on_exceed: pause_for_approval}")
 		gates := 0
@@ -134,7 +134,7 @@ func TestBudgetInEngine(t *testing.T) {
 // A node's retry dispatches it again with effects of its own.
 func TestRetryInEngine(t *testing.T) {
 	t.Parallel()
-	m := models([]step{fails(agent.Overloaded), ok("", "done")})
+	m := answers([]step{fails(agent.Overloaded), ok("", "done")})
 	events := inEngine(t, agent.Options{Models: m}, parse(t, agentOf("", "", "retry: {max: 2, backoff: linear, backoff_ms: 1}")), nil)
 	if got, want := types(events), "run:started node:started cost:updated node:retrying node:started cost:updated node:completed run:completed"; got != want {
 		t.Errorf("events = %s, want %s", got, want)

@@ -99,7 +99,7 @@ func TestLoop(t *testing.T) {
 				// first turn again.
 				tt.turns, tt.want, tt.wrong = [][]step{append(tt.turns[0], tt.turns[1]...)}, `{"x":3}`, ""
 			}
-			x := &trial{models: models(tt.turns...), ask: func(c *engine.AgentCall) { c.Approvals = tt.approvals }}
+			x := &trial{models: answers(tt.turns...), ask: func(c *engine.AgentCall) { c.Approvals = tt.approvals }}
 			if tt.builtin != nil {
 				x.builtin = &host{tools: tt.builtin}
 			}
@@ -133,7 +133,7 @@ func TestConversation(t *testing.T) {
 	w := parse(t, agentOf("t, u", "temperature: 0.5, max_tokens: 9, reasoning_effort: high", "system_prompt_append: be kind, temperature: 1, max_tokens: 7, model: m-two"))
 	first := calls(call("1", "t", `{"a":1}`), call("2", "zz", ``), call("1", "u", `{`))
 	x := &trial{
-		models:  modelsOf(map[string][][]step{"be terse\n\nbe kind": {first, says("done")}}),
+		models:  answersOf(map[string][][]step{"be terse\n\nbe kind": {first, says("done")}}),
 		builtin: &host{tools: []tool{builtin("t"), builtin("u"), builtin("v")}},
 	}
 	got, err := x.run(t, t.Context(), w)

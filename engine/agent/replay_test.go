@@ -28,7 +28,7 @@ func eventful() *trial {
 	write := builtin("w")
 	write.check = once
 	return &trial{
-		models: modelsOf(map[string][][]step{
+		models: answersOf(map[string][][]step{
 			"sys a": {
 				calls(call("", "w", `{"n":1}`), call("", "r", `{}`), invokes("", "m", "help"), call("", "nope", `{}`), call("", "c", `{"n":1}`)),
 				calls(invokes("", "m", "again"), call("", "w", `{"n":2}`), call("", "c", `{"n":2}`), call("", "r", `{"x`)),
@@ -133,7 +133,7 @@ func TestOrderOfParallelCalls(t *testing.T) {
 				<-timer.C
 				return workflows.ToolResult{Text: string(c.Arguments) + " " + c.Key}, nil
 			}
-			x := &trial{models: models(calls(listed...), says("done")), builtin: &host{tools: []tool{slow}}}
+			x := &trial{models: answers(calls(listed...), says("done")), builtin: &host{tools: []tool{slow}}}
 			if _, err := x.run(t, t.Context(), w); err != nil {
 				t.Fatal(err)
 			}
@@ -210,7 +210,7 @@ edges: [{from: in, to: n}, {from: n, to: m}, {from: m, to: out}]
 					}
 				}
 				broken.call = faults(workflows.ToolError{Fault: workflows.ToolFailed})
-				x := &trial{models: models(calls(tt.calls...), says("done")), builtin: &host{tools: []tool{slow, builtin("quick"), broken}}, history: newHistory()}
+				x := &trial{models: answers(calls(tt.calls...), says("done")), builtin: &host{tools: []tool{slow, builtin("quick"), broken}}, history: newHistory()}
 				x.history.deny = tt.deny
 				_, err := x.run(t, t.Context(), w)
 				if wrong(err) != tt.wrong {
@@ -263,7 +263,7 @@ func TestSlowCall(t *testing.T) {
 		for i := range 40 {
 			listed = append(listed, call(fmt.Sprint(i), "quick", `{}`))
 		}
-		x := &trial{models: models(calls(listed...), says("done")), builtin: &host{tools: []tool{after("slow", time.Minute), after("quick", time.Second)}}}
+		x := &trial{models: answers(calls(listed...), says("done")), builtin: &host{tools: []tool{after("slow", time.Minute), after("quick", time.Second)}}}
 		if _, err := x.run(t, t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
@@ -276,7 +276,7 @@ func TestSlowCall(t *testing.T) {
 // A call that a person skips has an unknown outcome; the model hears so and goes on.
 func TestSkipped(t *testing.T) {
 	t.Parallel()
-	x := &trial{models: models(calls(call("1", "t", `{}`)), says("done")), builtin: &host{tools: []tool{builtin("t")}}, history: newHistory()}
+	x := &trial{models: answers(calls(call("1", "t", `{}`)), says("done")), builtin: &host{tools: []tool{builtin("t")}}, history: newHistory()}
 	x.history.skip[":1"] = true
 	got, err := x.run(t, t.Context(), parse(t, agentOf("t", "", "")))
 	if err != nil || string(got.Output) != `"done"` {
@@ -302,7 +302,7 @@ func TestDoneBeforeItWasRefused(t *testing.T) {
 		}
 		return workflows.Admission{}, nil
 	}
-	x := &trial{models: models(calls(call("1", "t", `{}`)), says("done")), builtin: &host{tools: []tool{fickle}}, history: newHistory()}
+	x := &trial{models: answers(calls(call("1", "t", `{}`)), says("done")), builtin: &host{tools: []tool{fickle}}, history: newHistory()}
 	w := parse(t, agentOf("t", "", ""))
 	x.history.stopAt = 2
 	if _, err := x.run(t, t.Context(), w); !errors.Is(err, errEnded) {
@@ -330,7 +330,7 @@ func TestFailureIsKept(t *testing.T) {
 		broken := builtin("t")
 		broken.check = admits(workflows.Admission{})
 		broken.call = faults(tt.err)
-		x := &trial{models: models(calls(call("1", "t", `{}`))), builtin: &host{tools: []tool{broken}}}
+		x := &trial{models: answers(calls(call("1", "t", `{}`))), builtin: &host{tools: []tool{broken}}}
 		w := parse(t, agentOf("t", "", ""))
 		for range 2 {
 			if _, err := x.run(t, t.Context(), w); wrong(err) != tt.wrong {

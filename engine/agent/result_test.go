@@ -66,7 +66,7 @@ func TestLargeResult(t *testing.T) {
 			big.call = returns(tt.text)
 			var kept []byte
 			x := &trial{
-				models:  models(calls(call("1", "t", `{}`)), says("done")),
+				models:  answers(calls(call("1", "t", `{}`)), says("done")),
 				builtin: &host{tools: []tool{big, builtin("read_file")}},
 				change: func(o *agent.Options) {
 					if tt.spill != nil {
@@ -111,7 +111,7 @@ func TestToolEvents(t *testing.T) {
 	long := builtin("t")
 	long.call = returns("\x1b[31m" + strings.Repeat("é", 2000))
 	x := &trial{
-		models:  models(calls(call("1", "t", `{"a":"`+strings.Repeat(`\"`, 3000)+`"}`), call("2", "t", `{"b": "\u001b[2J\u202e"}`)), says("done")),
+		models:  answers(calls(call("1", "t", `{"a":"`+strings.Repeat(`\"`, 3000)+`"}`), call("2", "t", `{"b": "\u001b[2J\u202e"}`)), says("done")),
 		builtin: &host{tools: []tool{long}},
 		change: func(o *agent.Options) {
 			o.Clean = func(s string) string {
@@ -156,7 +156,7 @@ func TestFailureText(t *testing.T) {
 	} {
 		find := served("s", "find")
 		find.call = faults(tt.err)
-		x := &trial{models: models(calls(call("1", "mcp_s_find", `{}`))), servers: &host{tools: []tool{find}}}
+		x := &trial{models: answers(calls(call("1", "mcp_s_find", `{}`))), servers: &host{tools: []tool{find}}}
 		_, err := x.run(t, t.Context(), parse(t, agentOf("", "", "")))
 		failure, ok := errors.AsType[*engine.RunError](err)
 		if !ok || failure.Message != tt.want {

@@ -199,10 +199,10 @@ func (s *script) Price(_, model string) (agent.Price, bool) {
 	return p, ok
 }
 
-// models scripts the one agent of most tests: turn after turn, each with its tries.
-func models(turns ...[]step) *script { return modelsOf(map[string][][]step{"be terse": turns}) }
+// answers scripts the one agent of most tests: turn after turn, each with its tries.
+func answers(turns ...[]step) *script { return answersOf(map[string][][]step{"be terse": turns}) }
 
-func modelsOf(turns map[string][][]step) *script {
+func answersOf(turns map[string][][]step) *script {
 	return &script{turns: turns, tries: map[string]int{}, prices: map[string]agent.Price{
 		"m-one": {Input: 3_000_000, Output: 15_000_000}, "m-two": {Input: 1_000_000, Output: 2_000_000},
 	}}

@@ -160,7 +160,7 @@ func TestScrub(t *testing.T) {
 	leak.call = returns("token " + secret)
 	deny := builtin("u")
 	x := &trial{
-		models:  models([]step{first}, calls(call("2", "t", `{"b":"`+secret+`"`)), says("bye "+secret)),
+		models:  answers([]step{first}, calls(call("2", "t", `{"b":"`+secret+`"`)), says("bye "+secret)),
 		builtin: &host{tools: []tool{leak, deny}},
 		change: func(o *agent.Options) {
 			o.Scrub, o.ScrubStream = masked, maskedStream
