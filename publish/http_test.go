@@ -25,6 +25,14 @@ type site struct {
 	client *http.Client
 	stop   context.CancelFunc
 	done   chan error
+	bearer string // sent with each request, if it is not ""
+}
+
+// as is the site as the holder of a token sees it.
+func (s *site) as(token string) *site {
+	other := *s
+	other.bearer = token
+	return &other
 }
 
 func (s *site) url() string { return "http://" + s.addr + "/mcp" }
@@ -72,6 +80,9 @@ func (s *site) send(ctx context.Context, method, body string, header ...string) 
 		req.Header.Set("Content-Type", "application/json")
 	}
 	req.Header.Set("Accept", both)
+	if s.bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+s.bearer)
+	}
 	for i := 0; i+1 < len(header); i += 2 {
 		if header[i+1] == "" {
 			req.Header.Del(header[i])
