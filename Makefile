@@ -1,6 +1,6 @@
 # make help lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long test-clients conformance lint fmt fuzz bench vuln clean
+.PHONY: help build demo test test-long test-clients conformance lint fmt fuzz bench vuln clean demo-agents
 GO       ?= go
 TOOLS    := bin/tools
 FUZZTIME ?= 10s
@@ -15,6 +15,9 @@ build: ## bin/relavium-serve, one static file
 
 demo: build ## publish examples/workflows and drive one as an MCP client would
 	@$(GO) run ./integration/demo
+
+demo-agents: build ## run a workflow with two agents: by a local stand-in, or with RELAVIUM_ANTHROPIC_API_KEY set by the provider
+	@$(GO) run ./integration/demoagents
 
 # What needs a large download has a target of its own, which .ci/run makes too.
 AGENTS    = TestClaudeCode|TestInspector|TestAISDK|TestLangChain

@@ -61,6 +61,7 @@ type Options struct {
 	Load     func(json.RawMessage) (*workflows.Workflow, error) // nil means workflows.FromSnapshot
 	Ended    func(run string)                                   // called once a run has ended here; returns soon; may be nil
 	Attend   func(ctx context.Context, a Attendance) (leave func(ended bool), err error)
+	Stopped  func(ctx context.Context) error // called by Close once nothing runs here any more, before the store closes; may be nil
 
 	Keep        time.Duration // how long an ended run is kept; 0 means 30 days
 	OrphanGrace time.Duration // 0 means 10 min
@@ -450,6 +451,9 @@ func (e *Engine) Close(ctx context.Context) error {
 			errs = append(errs, e.executor.Close(timeout))
 		}
 		e.done.Wait()
+		if e.opt.Stopped != nil {
+			errs = append(errs, e.opt.Stopped(ctx))
+		}
 		e.sandbox.Close()
 		errs = append(errs, e.storeClaims(context.WithoutCancel(ctx)), e.file.Close())
 		e.failed = errors.Join(errs...)

@@ -124,6 +124,9 @@ func (s *shell) loadSettings(p place, configFlag, root string) (*settings, error
 		if err := checkProject(f, &own); err != nil {
 			return nil, err
 		}
+		for i := range f.settings.Servers {
+			f.settings.Servers[i].project = realPath(root)
+		}
 		merged = overlay(merged, f.settings)
 		files = append(files, f)
 	}

@@ -74,6 +74,10 @@ func (at *site) load(folders []string) (*workflows.Catalog, error) {
 	if err != nil {
 		return nil, &fault{code: exitFault, err: err}
 	}
+	at.known.add(catalog.Workflows)
+	for i := range sources {
+		at.known.add(nil, sources[i].Dir)
+	}
 	return catalog, nil
 }
 
@@ -111,6 +115,7 @@ func (at *site) findFile(path string) (workflows.Loaded, error) {
 	if err != nil {
 		return workflows.Loaded{}, &fault{code: exitFault, err: err}
 	}
+	at.known.add([]workflows.Loaded{loaded})
 	return loaded, nil
 }
 

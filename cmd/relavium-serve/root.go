@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -85,6 +86,10 @@ type site struct {
 	*settings
 	log     *slog.Logger
 	secrets *secrets.Store
+	known   *known
+
+	spawning spawning
+	agents   *agents // of a process that executes runs
 }
 
 // open resolves place and settings for a command whose logs are shown from
@@ -107,5 +112,5 @@ func (a *app) open(fallback slog.Level) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &site{place: p, settings: merged, log: a.logger(level), secrets: kept}, nil
+	return &site{place: p, settings: merged, log: a.logger(level), secrets: kept, known: new(known), spawning: spawning{ask: new(atomic.Bool)}}, nil
 }

@@ -18,6 +18,7 @@ type runFlags struct {
 	inputs  []string
 	folders []string
 	resume  string
+	allow   []string
 	asJSON  bool
 }
 
@@ -35,6 +36,11 @@ func (a *app) runCommand() *cobra.Command {
 			switch {
 			case err != nil:
 				return err
+			}
+			if err := a.spawns(at, flags.allow, flags.asJSON); err != nil {
+				return err
+			}
+			switch {
 			case (len(args) == 1) == (flags.resume != ""):
 				return invalid("relavium-serve run --help", "run needs either a workflow or --resume RUN")
 			case flags.resume != "" && len(flags.inputs) > 0:
@@ -48,6 +54,7 @@ func (a *app) runCommand() *cobra.Command {
 	cmd.Flags().StringArrayVar(&flags.inputs, "input", nil, "an input as name=value (repeatable)")
 	cmd.Flags().StringVar(&flags.resume, "resume", "", "continue this run, or follow it where it is executed")
 	cmd.Flags().BoolVar(&flags.asJSON, "json", false, "print the events as NDJSON, the terminal one last")
+	cmd.Flags().StringArrayVar(&flags.allow, "allow-mcp-stdio", nil, "let agents start the MCP server program with this consent digest, in this process (repeatable)")
 	workflowFlag(cmd, &flags.folders)
 	return cmd
 }
@@ -75,9 +82,8 @@ func (a *app) startRun(ctx context.Context, at *site, name string, flags *runFla
 		Source:    "cli",
 		Client:    "relavium-serve run",
 	})
-	var refused *engine.RunError
-	if errors.As(err, &refused) && refused.Code == engine.CodeValidation {
-		err = &fault{code: exitFault, err: err}
+	if refused, ok := errors.AsType[*engine.RunError](err); ok { // before there was a run
+		err = &fault{code: exitFault, err: refused}
 	}
 	if err == nil {
 		f := &follower{app: a, site: at, eng: eng, run: started.Run, workflow: loaded.Workflow, asJSON: flags.asJSON}

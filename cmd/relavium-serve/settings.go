@@ -19,6 +19,7 @@ type settings struct {
 	Prices    map[string]price  `toml:"prices"`
 	Auth      authSettings      `toml:"auth"`
 	Secrets   secretSettings    `toml:"secrets"`
+	Git       gitSettings       `toml:"git"`
 	Servers   []serverSettings  `toml:"mcp_servers"`
 	Variables map[string]string `toml:"variables"`
 	Defaults  defaultSettings   `toml:"defaults"`
@@ -125,6 +126,12 @@ type authSettings struct {
 	AllowLocalEndpoint *bool    `toml:"allow_local_endpoint"`
 }
 
+// Who git_commit of agents commits as.
+type gitSettings struct {
+	Name  *string `toml:"name"`
+	Email *string `toml:"email"`
+}
+
 type secretSettings struct {
 	AgeFile     *string `toml:"age_file"`
 	AgeIdentity *string `toml:"age_identity"`
@@ -140,6 +147,8 @@ type serverSettings struct {
 	AllowLocalEndpoint bool              `toml:"allow_local_endpoint"`
 	Autostart          bool              `toml:"autostart"`
 	ConnectTimeoutMS   *int64            `toml:"connect_timeout_ms"`
+
+	project string // real path of the project whose file declares it; "" for config.toml
 }
 
 type defaultSettings struct {

@@ -13,17 +13,6 @@ import (
 // closeGrace bounds the closing of the run store.
 const closeGrace = 4 * time.Second
 
-// noAgents is the agent runner of a build without agents.
-type noAgents struct{}
-
-// RunAgent refuses every agent node.
-func (noAgents) RunAgent(context.Context, engine.AgentCall) (engine.AgentResult, error) {
-	return engine.AgentResult{}, &engine.RunError{
-		Code:    engine.CodeToolUnavailable,
-		Message: "agent nodes are not part of this build",
-	}
-}
-
 // openStore opens the run store of the home. As an executor it also continues
 // the runs of the projects. The caller closes it with closeStore.
 func (a *app) openStore(ctx context.Context, at *site, executor bool, projects ...string) (*engine.Engine, error) {
@@ -38,12 +27,11 @@ func (a *app) openStore(ctx context.Context, at *site, executor bool, projects .
 	if closeAfter == 0 {
 		closeAfter = -1
 	}
-	eng, err := engine.Open(ctx, engine.Options{
+	opt := engine.Options{
 		Path:        store,
 		Executor:    executor,
 		Projects:    projects,
 		Durability:  *at.Database.Durability,
-		Agent:       noAgents{},
 		ReadFile:    builtin.Reader{Private: []string{at.home}}.ReadText,
 		Clean:       plain,
 		Keep:        atLeast(at.Runs.Keep.value(30 * 24 * time.Hour)),
@@ -51,9 +39,27 @@ func (a *app) openStore(ctx context.Context, at *site, executor bool, projects .
 		CloseGrace:  closeAfter,
 		JoinWindow:  atLeast(at.Serve.JoinWindow.value(10 * time.Minute)),
 		Logger:      at.log,
-	})
+	}
+	var g *agents
+	if executor {
+		if g, err = a.newAgents(at); err != nil {
+			return nil, err
+		}
+		g.options(&opt)
+		at.agents = g
+	}
+	eng, err := engine.Open(ctx, opt)
 	if err != nil {
-		return nil, fmt.Errorf("the run store: %w", err)
+		err = fmt.Errorf("the run store: %w", err)
+		if executor {
+			err = errors.Join(err, g.stop(ctx))
+		}
+		return nil, err
+	}
+	if executor {
+		if err := g.sweep(ctx, eng); err != nil {
+			at.log.WarnContext(ctx, "folders of ended runs are left", "error", err)
+		}
 	}
 	return eng, nil
 }
