@@ -8,6 +8,7 @@ import (
 	"flag"
 	"io"
 	"log/slog"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,7 +20,10 @@ import (
 
 	"github.com/relavium/relavium-serve/builtin"
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/agent"
 	"github.com/relavium/relavium-serve/engine/expr"
+	"github.com/relavium/relavium-serve/integration/fakemodel"
+	"github.com/relavium/relavium-serve/models"
 	"github.com/relavium/relavium-serve/workflows"
 )
 
@@ -29,19 +33,9 @@ var update = flag.Bool("update", false, "write the outputs that the runs gave")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// needsAgents names the examples that fail with tool_unavailable without agents.
-func needsAgents(id string) bool { return id == "review-diff" }
-
 // approve is how the test answers the gates of the samples.
 func approve() engine.Decision {
 	return engine.Decision{Decision: "approved", Comment: "Read and approved.", By: "examples", Via: "cli"}
-}
-
-// noAgents is what a build without agents does at an agent node.
-type noAgents struct{}
-
-func (noAgents) RunAgent(context.Context, engine.AgentCall) (engine.AgentResult, error) {
-	return engine.AgentResult{}, &engine.RunError{Code: engine.CodeToolUnavailable, Message: "no agents here"}
 }
 
 func load(t *testing.T) []workflows.Loaded {
@@ -126,12 +120,6 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		last := execute(t, e, loaded, input, approve())
-		if needsAgents(id) {
-			if last.Type != engine.RunFailed || last.Error == nil || last.Error.Code != engine.CodeToolUnavailable {
-				t.Errorf("%s ended with %s %v, want %s with %s", id, last.Type, last.Error, engine.RunFailed, engine.CodeToolUnavailable)
-			}
-			continue
-		}
 		if last.Type != engine.RunCompleted {
 			t.Errorf("%s ended with %s %v, want %s", id, last.Type, last.Error, engine.RunCompleted)
 			continue
@@ -176,7 +164,7 @@ func open(t *testing.T) *engine.Engine {
 	t.Helper()
 	e, err := engine.Open(t.Context(), engine.Options{
 		Path: filepath.Join(t.TempDir(), "runs.db"), Executor: true, Projects: []string{project},
-		Agent: noAgents{}, ReadFile: builtin.Reader{}.ReadText, Logger: slog.New(slog.DiscardHandler),
+		Agent: agents(t), ReadFile: builtin.Reader{}.ReadText, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -189,6 +177,48 @@ func open(t *testing.T) *engine.Engine {
 		}
 	})
 	return e
+}
+
+// agents run on a model that answers as the scripts beside the examples say.
+func agents(t *testing.T) *agent.Runner {
+	t.Helper()
+	var script fakemodel.Script
+	files, err := filepath.Glob("workflows/*.model.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		src, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, err := fakemodel.ReadScript(src)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		script.Conversations = append(script.Conversations, one.Conversations...)
+		if err := src.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	server := httptest.NewServer(fakemodel.New(fakemodel.Options{Script: script}))
+	providers := make(map[string]models.Provider)
+	for _, name := range models.Names() {
+		providers[name] = models.Provider{BaseURL: fakemodel.URL(server.URL, name), AllowLocalEndpoint: true}
+	}
+	m, err := models.New(models.Options{Providers: providers, Key: func(context.Context, string) (string, error) { return "key", nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := builtin.New(builtin.Options{Home: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		m.CloseIdle()
+		server.Close()
+	})
+	return agent.New(agent.Options{Models: m, Builtin: tools, Spill: tools.Spill})
 }
 
 // execute runs one example, settles its gates and returns its terminal event.

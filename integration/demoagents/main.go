@@ -28,6 +28,7 @@ const (
 	limit       = 5 * time.Minute
 	workflow    = "examples/workflows/review-diff.relavium.yaml"
 	input       = "examples/workflows/review-diff.input.json"
+	answers     = "examples/workflows/review-diff.model.json"
 )
 
 // config lets the demo answer its own gate, as a person would at another terminal.
@@ -150,38 +151,28 @@ func diffOf(path string) (string, error) {
 
 // standIn serves the provider's API on loopback.
 func standIn(ctx context.Context) (url string, stop func(), err error) {
+	played, err := script()
+	if err != nil {
+		return "", nil, err
+	}
 	var listen net.ListenConfig
 	l, err := listen.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, err
 	}
-	fake := fakemodel.New(fakemodel.Options{Script: script(), Key: "stand-in-key"})
+	fake := fakemodel.New(fakemodel.Options{Script: played, Key: "stand-in-key"})
 	server := &http.Server{Handler: fake, ReadHeaderTimeout: 5 * time.Second}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	return fakemodel.URL("http://"+l.Addr().String(), "anthropic"), func() { _ = server.Close(); <-done }, nil
 }
 
-// script is what the two agents answer.
-func script() fakemodel.Script {
-	const rate = 60 // tokens a second, so that one can watch
-	finding := func(text string, blocks bool) string {
-		raw, err := json.Marshal(map[string]any{"findings": []any{map[string]any{"file": "samples/fetch.sh", "text": text, "blocks": blocks}}})
-		if err != nil {
-			panic(err) // of constants
-		}
-		return string(raw)
+// script is what the stand-in answers.
+func script() (fakemodel.Script, error) {
+	file, err := os.Open(answers)
+	if err != nil {
+		return fakemodel.Script{}, err
 	}
-	return fakemodel.Script{Conversations: []fakemodel.Conversation{
-		{System: "for bugs", Turns: []fakemodel.Turn{
-			{Text: finding("The archive is unpacked into the working folder, over whatever is there.", false), Rate: rate},
-		}},
-		{System: "security problems", Turns: []fakemodel.Turn{
-			{
-				Text: "The diff adds -k to curl. I read the whole script to see what happens with what it fetches.", Rate: rate,
-				Calls: []fakemodel.Call{{Name: "read_file", Arguments: json.RawMessage(`{"path":"samples/fetch.sh"}`)}},
-			},
-			{Text: finding("curl -k accepts any certificate, and the archive is unpacked without a check of its digest.", true), Rate: rate},
-		}},
-	}}
+	defer func() { _ = file.Close() }()
+	return fakemodel.ReadScript(file)
 }
