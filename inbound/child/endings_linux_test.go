@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -24,6 +25,25 @@ import (
 // patience is how long a test waits for what must come. It is for a machine under load:
 // nothing waits that long.
 const patience = 30 * time.Second
+
+var long = flag.Bool("long", false, "run scaled tests at full length")
+
+// fixtures are the programs of the table of endings, and what it takes to end each.
+func fixtures() map[string]Rung {
+	return map[string]Rung{
+		"eof":        RungStdin,
+		"term":       RungTerm,
+		"stubborn":   RungKill,
+		"exits":      RungNone,
+		"doublefork": RungStdin,
+		"setsid":     RungStdin,
+		"holdstdout": RungStdin,
+		"flood":      RungTerm,
+		"neverreads": RungTerm,
+		"halfline":   RungStdin,
+		"longline":   RungTerm,
+	}
+}
 
 // endings are the ways in which the life of a child ends. Each ends what it started, and
 // says what it saw that must not be.
@@ -173,7 +193,7 @@ func endBySpawn(ctx context.Context, c *cell) error {
 		return err
 	}
 	_, err = table.Start(ctx, spec)
-	if _, ok := errors.AsType[*StartError](err); !ok || !errors.Is(err, syscall.ENOEXEC) {
+	if start, ok := errors.AsType[*StartError](err); !ok || start.Begun || !errors.Is(err, syscall.ENOEXEC) {
 		return fmt.Errorf("Start = %w, want ENOEXEC", err)
 	}
 	return table.Close(ctx)

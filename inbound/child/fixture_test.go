@@ -22,23 +22,6 @@ const (
 	readyVariable = "CHILD_READY"
 )
 
-// fixtures are the programs of the table of endings, and what it takes to end each.
-func fixtures() map[string]Rung {
-	return map[string]Rung{
-		"eof":        RungStdin,
-		"term":       RungTerm,
-		"stubborn":   RungKill,
-		"exits":      RungNone,
-		"doublefork": RungStdin,
-		"setsid":     RungStdin,
-		"holdstdout": RungStdin,
-		"flood":      RungTerm,
-		"neverreads": RungTerm,
-		"halfline":   RungStdin,
-		"longline":   RungTerm,
-	}
-}
-
 // runFixture is the life of a fixture: it says "ready" on its stdout, then does what its
 // name says. What it starts in turn has its mark.
 func runFixture(name string, stdout *os.File) int {

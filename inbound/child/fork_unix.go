@@ -4,7 +4,7 @@ package child
 
 import (
 	"context"
-	"io"
+	"errors"
 	"os"
 	"syscall"
 	"time"
@@ -14,6 +14,10 @@ import (
 
 // supervisorName is the supervisor's argv[0], which tells it what it is.
 const supervisorName = "relavium-serve: supervisor"
+
+// errSupervisor says that a supervisor came to its end before it said whether the
+// program runs.
+var errSupervisor = errors.New("its supervisor ended")
 
 // A tree is a program and its descendants, under a supervisor.
 type tree struct {
@@ -105,7 +109,7 @@ func (t *tree) ready(ctx context.Context, spec *Spec, grace time.Duration) (int,
 		case r, ok := <-t.records:
 			switch {
 			case !ok && hello:
-				return 0, io.ErrUnexpectedEOF
+				return 0, errSupervisor
 			case !ok:
 				return 0, ErrNoSupervisor
 			case r.kind == recordHello:

@@ -3,6 +3,7 @@ package child
 import (
 	"context"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 	"unsafe"
@@ -20,8 +21,9 @@ func Supervise() int { return 2 }
 // A tree is a program and its descendants, in a job that the system ends when we do.
 type tree struct {
 	leader *os.Process
-	job    windows.Handle
-	ended  chan struct{} // the leader was waited for, and the job is closed
+
+	mu  sync.Mutex
+	job windows.Handle // 0 when all have ended
 }
 
 // fork starts the program suspended, puts it into a job and lets it run, so that nothing
@@ -37,7 +39,7 @@ func fork(spec *Spec, stdio [3]*os.File) (*tree, error) {
 		},
 	}
 	if _, err := windows.SetInformationJobObject(job, windows.JobObjectExtendedLimitInformation,
-		uintptr(unsafe.Pointer(&limits)), uint32(unsafe.Sizeof(limits))); err != nil {
+		uintptr(unsafe.Pointer(&limits)), uint32(unsafe.Sizeof(limits))); err != nil { //nolint:gosec // G103: a structure of the call
 		_ = windows.CloseHandle(job)
 		return nil, err
 	}
@@ -67,7 +69,7 @@ func fork(spec *Spec, stdio [3]*os.File) (*tree, error) {
 			return
 		}
 		if status, _, _ := resume.Call(handle); status != 0 {
-			inside = windows.NTStatus(status)
+			inside = windows.NTStatus(status) //nolint:gosec // G115: it has 32 bits
 		}
 	}); err != nil {
 		inside = err
@@ -78,7 +80,7 @@ func fork(spec *Spec, stdio [3]*os.File) (*tree, error) {
 		_ = windows.CloseHandle(job)
 		return nil, inside
 	}
-	return &tree{leader: leader, job: job, ended: make(chan struct{})}, nil
+	return &tree{leader: leader, job: job}, nil
 }
 
 // ready returns the program's number: it runs already.
@@ -86,18 +88,18 @@ func (t *tree) ready(context.Context, *Spec, time.Duration) (int, error) { retur
 
 // terminate sends the program's group a Ctrl+Break, which reaches it if it has a console.
 func (t *tree) terminate() {
-	select {
-	case <-t.ended:
-	default:
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.job != 0 {
 		_ = windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, uint32(t.leader.Pid)) //nolint:gosec // G115: a process number
 	}
 }
 
 // kill ends all processes of the job.
 func (t *tree) kill() {
-	select {
-	case <-t.ended:
-	default:
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.job != 0 {
 		_ = windows.TerminateJobObject(t.job, 1)
 	}
 }
@@ -105,14 +107,31 @@ func (t *tree) kill() {
 // abandon is for a job that does not end.
 func (t *tree) abandon() { _ = t.leader.Kill() }
 
-// wait waits for the program and ends what it left behind.
+// wait waits for the program, ends what it left behind and waits for that.
 func (t *tree) wait() Exit {
 	state, err := t.leader.Wait()
-	_ = windows.TerminateJobObject(t.job, 1)
-	close(t.ended)
+	for t.kill(); t.active() > 0; t.kill() {
+		<-time.After(5 * time.Millisecond)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	_ = windows.CloseHandle(t.job)
+	t.job = 0
 	if err != nil {
 		return Exit{Code: -1}
 	}
 	return Exit{Code: state.ExitCode()}
+}
+
+// active counts the processes of the job.
+func (t *tree) active() uint32 {
+	var accounting struct { // JOBOBJECT_BASIC_ACCOUNTING_INFORMATION
+		totalUser, totalKernel, periodUser, periodKernel int64
+		pageFaults, total, active, terminated            uint32
+	}
+	if windows.QueryInformationJobObject(t.job, windows.JobObjectBasicAccountingInformation,
+		uintptr(unsafe.Pointer(&accounting)), uint32(unsafe.Sizeof(accounting)), nil) != nil { //nolint:gosec // G103: a structure of the call
+		return 0
+	}
+	return accounting.active
 }

@@ -1,14 +1,11 @@
 package child
 
 import (
-	"flag"
 	"os"
 	"testing"
 
 	"go.uber.org/goleak"
 )
-
-var long = flag.Bool("long", false, "run scaled tests at full length")
 
 // TestMain makes the test binary what the product's binary is, a supervisor, and what
 // the tests start: programs that behave badly, and hosts that end badly.

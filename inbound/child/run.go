@@ -55,7 +55,8 @@ func (e *TimeoutError) Timeout() bool { return true }
 // killed after the ladder's second step; Run returns once that is done, with the result
 // and a *TimeoutError. When ctx ends the same is done, but Run returns at once, with what
 // was written so far and ctx's cause; the end is the table's. Any other error comes
-// without a result: a *StartError, or an *AliveError for what could not be killed.
+// without a result: a *StartError, or an *AliveError for what could not be killed. A
+// command that the table ended comes back with a result and ErrTableClosed.
 func (t *Table) Run(ctx context.Context, spec Spec, bounds Bounds) (*Result, error) {
 	defer spec.Env.clear()
 	if err := spec.check(); err != nil {
@@ -94,6 +95,9 @@ func (t *Table) Run(ctx context.Context, spec Spec, bounds Bounds) (*Result, err
 	select {
 	case <-p.closed:
 		<-written
+		if err == nil && p.exit.By != RungNone {
+			err = ErrTableClosed // or its label was: nobody else ends a command
+		}
 		return result(p.exit), err
 	default: // ctx ended
 		return result(Exit{Code: -1, By: RungTerm}), context.Cause(ctx)

@@ -79,6 +79,8 @@ type StartError struct {
 	Program string
 	// Reason is one phrase.
 	Reason string
+	// Begun is set if the program may have run: the start was given up after the fork.
+	Begun bool
 	// Err is the cause where there is one: the end of a context, what Recheck said, an
 	// error number.
 	Err error

@@ -14,6 +14,12 @@ import (
 // that leaves the group and loses its parent between two looks is not found again.
 const lookEvery = 250 * time.Millisecond
 
+// What was killed is looked for again so often, for what it may have started.
+const (
+	killRounds = 200
+	killPause  = 10 * time.Millisecond
+)
+
 // self is this binary.
 func self() (string, error) { return os.Executable() }
 
@@ -45,7 +51,8 @@ func (s *supervisor) reap() {
 		kq = -1
 	}
 	event := unix.Kevent_t{
-		Ident: uint64(leader), Filter: unix.EVFILT_PROC, Flags: unix.EV_ADD | unix.EV_ONESHOT,
+		Ident:  uint64(leader), //nolint:gosec // G115: a process number
+		Filter: unix.EVFILT_PROC, Flags: unix.EV_ADD | unix.EV_ONESHOT,
 		Fflags: unix.NOTE_EXIT,
 	}
 	// An error is ESRCH: the program has ended.
@@ -58,15 +65,20 @@ func (s *supervisor) reap() {
 		gone = n > 0 || err != nil && !errors.Is(err, unix.EINTR)
 		s.mu.Lock()
 		if s.ending {
-			killFound(found)
+			_ = killFound(found)
 		}
 		s.mu.Unlock()
 	}
-	look(leader, found)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_ = unix.Kill(-leader, unix.SIGKILL)
-	killFound(found)
+	for range killRounds {
+		look(leader, found)
+		if killFound(found) == 0 {
+			break
+		}
+		<-time.After(killPause)
+	}
 	var status unix.WaitStatus
 	for {
 		if _, err := unix.Wait4(leader, &status, 0, nil); !errors.Is(err, unix.EINTR) {
@@ -121,15 +133,19 @@ func hasStranger(found map[stranger]struct{}, s stranger) bool {
 	return ok
 }
 
-// killFound kills what was found and is still the same.
-func killFound(found map[stranger]struct{}) {
+// killFound kills what was found and is still the same, and counts it.
+func killFound(found map[stranger]struct{}) int {
 	all, err := unix.SysctlKinfoProcSlice("kern.proc.uid", os.Getuid())
 	if err != nil {
-		return
+		return 0
 	}
+	const zombie = 5 // SZOMB, sys/proc.h
+	alive := 0
 	for i := range all {
-		if s := (stranger{all[i].Proc.P_pid, all[i].Proc.P_starttime}); hasStranger(found, s) {
+		if s := (stranger{all[i].Proc.P_pid, all[i].Proc.P_starttime}); hasStranger(found, s) && all[i].Proc.P_stat != zombie {
 			_ = unix.Kill(int(s.pid), unix.SIGKILL)
+			alive++
 		}
 	}
+	return alive
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -166,7 +167,10 @@ func (t *Table) start(ctx context.Context, spec *Spec, log *slog.Logger, out str
 		if ctx.Err() == nil {
 			p.waitFor(p.ladder.Kill)
 		}
-		return nil, spec.refused("", err)
+		refused := spec.refused("", err)
+		_, said := errors.AsType[syscall.Errno](err)
+		refused.Begun = !said && !errors.Is(err, ErrNoSupervisor)
+		return nil, refused
 	}
 	return p, nil
 }

@@ -49,6 +49,19 @@ func TestTableClose(t *testing.T) {
 	table := NewTable(TableOptions{Children: 2, Ladder: shortLadder()})
 	first := started(t, table, labelled("a", "x"))
 	started(t, table, labelled("b", "y"))
+	commands := make(chan error, 1)
+	go func() {
+		result, err := table.Run(t.Context(), shell(t, "sleep 1000"), Bounds{})
+		if start, ok := errors.AsType[*StartError](err); ok && start.Begun {
+			err = ErrTableClosed // it ran, which was not known here yet
+		} else if result == nil || result.Exit.By == RungNone {
+			t.Errorf("a command that was running: %+v, %v", result, err)
+		}
+		commands <- err
+	}()
+	if err := eventually(t.Context(), "the command does not run", func() bool { return len(table.Living()) == 3 }); err != nil {
+		t.Fatal(err)
+	}
 	waiting := make(chan error, 1)
 	go func() {
 		_, err := table.Start(t.Context(), labelled("c", "z"))
@@ -70,6 +83,9 @@ func TestTableClose(t *testing.T) {
 	}
 	wg.Wait()
 	<-first.Done()
+	if ended := <-commands; !errors.Is(ended, ErrTableClosed) {
+		t.Errorf("a command that was running: %v", ended)
+	}
 	for _, err := range []error{<-waiting, errorOf(table.Start(t.Context(), labelled("d", "")))} {
 		if !errors.Is(err, ErrTableClosed) {
 			t.Errorf("Start = %v", err)
