@@ -27,8 +27,9 @@ test: clients ## everything but the agents and the conformance suite
 	$(GO) test -race -timeout 20m -skip '^($(AGENTS)|TestSuite)$$' $(TESTFLAGS) ./...
 	@echo 'left out: $(subst |, ,$(AGENTS)) (make test-clients), TestSuite (make conformance)'
 
-test-long: ## the HTTP tests that `test` scales down, at full length (20 minutes)
+test-long: ## the tests that `test` scales down, at full length (22 minutes)
 	$(GO) test -count=1 -timeout 40m -run HTTP ./publish -long
+	$(GO) test -race -count=1 -timeout 10m -run Cycles ./inbound/child -long
 
 test-clients: clients ## the built binary with real MCP clients and agents (first time: 1 GB from npm)
 	@scripts/peers conformance agents
