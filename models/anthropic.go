@@ -163,7 +163,7 @@ func keep(v any) json.RawMessage {
 }
 
 func anthropicStop(r anthropicsdk.StopReason) agent.Stop {
-	switch r {
+	switch string(r) {
 	case "max_tokens", "model_context_window_exceeded":
 		return agent.StopLength
 	case "tool_use":
@@ -282,7 +282,7 @@ type claudeModel struct {
 // claude reads a name in either order: claude-sonnet-4-5, claude-3-7-sonnet.
 func claude(model string) claudeModel {
 	var m claudeModel
-	for _, part := range strings.Split(strings.TrimPrefix(model, "claude-"), "-") {
+	for part := range strings.SplitSeq(strings.TrimPrefix(model, "claude-"), "-") {
 		n, err := strconv.Atoi(part)
 		switch {
 		case err != nil && m.family == "":

@@ -122,7 +122,9 @@ func (a *assembly) callID(id string) string {
 func portableID(id string) bool {
 	const bound = 64
 	for _, r := range id {
-		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-') {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '-':
+		default:
 			return false
 		}
 	}

@@ -128,7 +128,7 @@ type exchange struct {
 }
 
 // errStalled is the cause of a stream that was silent for too long.
-var errStalled = errors.New("the stream was silent for too long") //nolint:gochecknoglobals // a sentinel
+var errStalled = errors.New("the stream was silent for too long")
 
 func (x *exchange) done() {
 	x.mu.Lock()

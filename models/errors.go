@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +19,7 @@ import (
 const maxRetryAfter = time.Hour
 
 // errCut says that a stream ended before its last event.
-var errCut = errors.New("the stream ended before the turn did") //nolint:gochecknoglobals // a sentinel
+var errCut = errors.New("the stream ended before the turn did")
 
 // A failure is a turn that failed.
 type failure struct {
@@ -208,10 +209,8 @@ type saidCode struct {
 
 func (c saidCode) is(names ...string) bool {
 	for _, have := range c.names {
-		for _, n := range names {
-			if have == n {
-				return true
-			}
+		if slices.Contains(names, have) {
+			return true
 		}
 	}
 	return false

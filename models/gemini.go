@@ -174,7 +174,7 @@ func geminiUsage(u *genai.GenerateContentResponseUsageMetadata) agent.Usage {
 }
 
 func geminiStop(r genai.FinishReason, a *assembly) (agent.Stop, error) {
-	switch r {
+	switch r { //nolint:exhaustive // what is not here is told below
 	case genai.FinishReasonStop:
 		return agent.StopEnd, nil
 	case genai.FinishReasonMaxTokens, genai.FinishReasonContinuation:
@@ -193,9 +193,9 @@ func geminiStop(r genai.FinishReason, a *assembly) (agent.Stop, error) {
 
 // geminiConfig builds what is not the conversation.
 func geminiConfig(req *agent.Request) (*genai.GenerateContentConfig, error) {
-	c := &genai.GenerateContentConfig{MaxOutputTokens: int32(min(max(req.MaxTokens, 0), 1<<30)), AutomaticContinuation: new(bool)} //nolint:gosec // bounded
+	c := &genai.GenerateContentConfig{MaxOutputTokens: int32(min(max(req.MaxTokens, 0), 1<<30)), AutomaticContinuation: new(bool)}
 	if t, ok := number(req.Temperature); ok {
-		c.Temperature = genai.Ptr(float32(t))
+		c.Temperature = new(float32(t))
 	}
 	m := geminiName(req.Model)
 	c.ThinkingConfig = m.think(req.Effort)
@@ -339,4 +339,3 @@ func (m geminiModel) budget(effort string) *genai.ThinkingConfig {
 	}
 	return &genai.ThinkingConfig{ThinkingBudget: &tokens, IncludeThoughts: effort != "off"}
 }
-

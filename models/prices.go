@@ -41,7 +41,8 @@ func catalog(provider string) []listed {
 	switch provider {
 	case Anthropic:
 		return []listed{
-			{id: "claude-fable-5-2"}, {id: "claude-mythos-5-2"},
+			{id: "claude-fable-5-2"},
+			{id: "claude-mythos-5-2"},
 			usd("claude-opus-5-5", 4, 20, 0.2, 5),
 			usd("claude-sonnet-5-5", 2, 10, 0.1, 2.5),
 			usd("claude-haiku-5-5", 0.1, 0.5, 0.01, 0.125),
@@ -74,7 +75,8 @@ func catalog(provider string) []listed {
 			usd("gpt-5.5", 5, 30, 0.5, 5),
 			usd("gpt-5.4", 2.5, 15, 0.25, 2.5),
 			usd("gpt-5.4-mini", 0.75, 4.5, 0.075, 0.75),
-			{id: "gpt-5.4-nano"}, {id: "gpt-5.2-pro"},
+			{id: "gpt-5.4-nano"},
+			{id: "gpt-5.2-pro"},
 			usd("gpt-5.2", 1.75, 14, 0.175, 1.75),
 			usd("gpt-5.1", 1.25, 10, 0.125, 1.25),
 			usd("gpt-5", 1.25, 10, 0.125, 1.25),
@@ -97,21 +99,26 @@ func catalog(provider string) []listed {
 			usd("gemini-4-hydrogen", 1.5, 7.5, 0.075, 1.5),
 			usd("gemini-3.8-flash", 1.5, 7.5, 0.15, 1.5),
 			usd("gemini-3.7-flash", 1.5, 7.5, 0.15, 1.5),
-			{id: "gemini-3.6-flash"}, {id: "gemini-3.5-flash"}, {id: "gemini-3.5-flash-lite"},
+			{id: "gemini-3.6-flash"},
+			{id: "gemini-3.5-flash"},
+			{id: "gemini-3.5-flash-lite"},
 			usd("gemini-3.1-pro-preview", 2, 12, 0.2, 2),
 			usd("gemini-3.1-flash-lite", 0.25, 1.5, 0.025, 0.25),
 			usd("gemini-3-flash-preview", 0.5, 3, 0.05, 0.5),
 			usd("gemini-2.5-pro", 1.25, 10, 0.125, 1.25),
 			usd("gemini-2.5-flash", 0.3, 2.5, 0.03, 0.3),
 			usd("gemini-2.5-flash-lite", 0.1, 0.4, 0.01, 0.1),
-			{id: "gemini-flash-latest"}, {id: "gemini-pro-latest"}, {id: "gemini-flash-lite-latest"},
+			{id: "gemini-flash-latest"},
+			{id: "gemini-pro-latest"},
+			{id: "gemini-flash-lite-latest"},
 		}
 	case DeepSeek:
 		return []listed{
 			usd("deepseek-flash", 0.3, 1.2, 0.006, 0.3),
 			usd("deepseek-v4-pro", 1.32, 3.96, 0.044, 1.32),
 			usd("deepseek-v4-flash", 0.3, 1.2, 0.006, 0.3),
-			{id: "deepseek-chat"}, {id: "deepseek-reasoner"},
+			{id: "deepseek-chat"},
+			{id: "deepseek-reasoner"},
 		}
 	}
 	return nil

@@ -14,7 +14,7 @@ type node struct {
 	members []member // of an object
 	items   []*node  // of an array
 	scalar  json.RawMessage
-	kind    byte // '{', '[' or 0
+	kind    json.Delim // '{', '[' or 0
 }
 
 type member struct {
@@ -25,7 +25,7 @@ type member struct {
 // maxDepth bounds the nesting of a schema.
 const maxDepth = 64
 
-var errDeep = errors.New("schema is nested too deep") //nolint:gochecknoglobals // a sentinel
+var errDeep = errors.New("schema is nested too deep")
 
 func parseNode(raw json.RawMessage) (*node, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -46,7 +46,7 @@ func readNode(d *json.Decoder, depth int) (*node, error) {
 		b, err := json.Marshal(t)
 		return &node{scalar: b}, err
 	}
-	n := &node{kind: byte(delim)}
+	n := &node{kind: delim}
 	for d.More() {
 		name := ""
 		if delim == '{' {
@@ -137,7 +137,7 @@ func (n *node) set(name string, v *node) {
 	n.members = append(n.members, member{name, v})
 }
 
-func (n *node) is(json string) bool { return n != nil && n.kind == 0 && string(n.scalar) == json }
+func (n *node) is(scalar string) bool { return n != nil && n.kind == 0 && string(n.scalar) == scalar }
 
 // str is the text of a string node.
 func (n *node) str() string {

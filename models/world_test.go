@@ -2,7 +2,6 @@ package models_test
 
 import (
 	"context"
-	"encoding/json"
 	"net/http/httptest"
 	"testing"
 	"time"
@@ -118,21 +117,6 @@ func failed(t *testing.T, w *world, req *agent.Request) *agent.ModelError {
 		t.Fatalf("Turn = %+v, %v, want a *ModelError", turn, err)
 	}
 	return e
-}
-
-// last is the body of the last request that the fake got.
-func (w *world) last(t *testing.T) map[string]any {
-	t.Helper()
-	var body map[string]any
-	for _, e := range w.fake.Entries() {
-		if e.Event == "request" {
-			body = nil
-			if err := json.Unmarshal(e.Body, &body); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	return body
 }
 
 func await(t *testing.T, w *world, ok func([]fakemodel.Entry) bool) {

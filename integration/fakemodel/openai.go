@@ -33,7 +33,7 @@ type openaiMessage struct {
 	Role             string          `json:"role"`
 	Content          json.RawMessage `json:"content"`
 	Refusal          *string         `json:"refusal"`
-	ReasoningContent string          `json:"reasoning_content"`
+	ReasoningContent *string         `json:"reasoning_content"`
 	ToolCalls        []openaiCall    `json:"tool_calls"`
 	ToolCallID       string          `json:"tool_call_id"`
 	Name             string          `json:"name"`
@@ -73,7 +73,17 @@ type openaiRequest struct {
 
 // reasons tells whether a model of OpenAI reasons.
 func reasons(model string) bool {
-	return strings.HasPrefix(model, "o1") || strings.HasPrefix(model, "o3") || strings.HasPrefix(model, "o4") || strings.HasPrefix(model, "gpt-5")
+	for _, p := range []string{"o1", "o3", "o4", "gpt-5", "gpt-6"} {
+		if strings.HasPrefix(model, p) {
+			return !strings.Contains(model, "chat")
+		}
+	}
+	return false
+}
+
+// newest tells whether a model takes tools on this API only without reasoning.
+func newest(model string) bool {
+	return strings.HasPrefix(model, "gpt-5.6") || strings.HasPrefix(model, "gpt-6")
 }
 
 func (o openaiWire) read(_ *http.Request, body []byte, q *Request) error {
@@ -104,7 +114,9 @@ func (o openaiWire) read(_ *http.Request, body []byte, q *Request) error {
 		switch {
 		case reasons(in.Model) && in.MaxTokens != 0:
 			return refuse("Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.")
-		case reasons(in.Model) && in.Temperature != nil && *in.Temperature != 1:
+		case newest(in.Model) && len(in.Tools) > 0 && in.ReasoningEffort != "none":
+			return refuse("Function tools with reasoning_effort are not supported for %s in /v1/chat/completions. Please use /v1/responses instead.", in.Model)
+		case reasons(in.Model) && in.ReasoningEffort != "none" && in.Temperature != nil && *in.Temperature != 1:
 			return refuse("Unsupported value: 'temperature' does not support %v with this model. Only the default (1) value is supported.", *in.Temperature)
 		case !reasons(in.Model) && in.ReasoningEffort != "":
 			return refuse("Unrecognized request argument supplied: reasoning_effort")
@@ -122,7 +134,9 @@ func (o openaiWire) read(_ *http.Request, body []byte, q *Request) error {
 	if err := o.format(&in, q); err != nil {
 		return err
 	}
-	return o.messages(in.Messages, q)
+	// DeepSeek's models think unless they are told not to; one old name never does.
+	thinking := in.Model != "deepseek-chat" && (in.Thinking == nil || in.Thinking.Type != "disabled")
+	return o.messages(in.Messages, thinking, q)
 }
 
 func (o openaiWire) format(in *openaiRequest, q *Request) error {
@@ -196,7 +210,7 @@ func walkOptional(v any) string {
 	return walkOptional(m["items"])
 }
 
-func (o openaiWire) messages(in []openaiMessage, q *Request) error {
+func (o openaiWire) messages(in []openaiMessage, thinking bool, q *Request) error {
 	var open map[string]bool // calls that wait for their results
 	for i, m := range in {
 		text, err := openaiText(m.Content)
@@ -218,10 +232,15 @@ func (o openaiWire) messages(in []openaiMessage, q *Request) error {
 			if text == "" && len(m.ToolCalls) == 0 {
 				return refuse("Invalid value for 'content' of messages[%d]: expected a string, got null.", i)
 			}
-			if m.ReasoningContent != "" && o.provider == "openai" {
+			msg := Message{Role: "assistant", Text: text}
+			switch {
+			case m.ReasoningContent != nil && o.provider == "openai":
 				return refuse("Unrecognized request argument supplied: messages[%d].reasoning_content", i)
+			case m.ReasoningContent != nil:
+				msg.Reasoning = *m.ReasoningContent
+			case o.provider == "deepseek" && thinking && len(m.ToolCalls) > 0:
+				return refuse("The reasoning_content in the thinking mode must be passed back to the API.")
 			}
-			msg := Message{Role: "assistant", Text: text, Reasoning: m.ReasoningContent}
 			open = map[string]bool{}
 			for _, c := range m.ToolCalls {
 				if c.ID == "" || c.Type != "function" {
