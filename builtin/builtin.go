@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -56,9 +57,11 @@ type Identity struct{ Name, Email string }
 // Tools are the built-in tools of one process. They satisfy the ToolHost of agents
 // and are safe for concurrent use.
 type Tools struct {
-	opt   Options
-	home  string // real path
-	tools []*tool
+	opt    Options
+	home   string // real path
+	client *http.Client
+	limit  time.Duration // of one request
+	tools  []*tool
 }
 
 // A tool is one entry of the catalog.
@@ -94,8 +97,8 @@ func New(opt Options) (*Tools, error) {
 	if err != nil {
 		return nil, errors.New("builtin: Options.Home cannot be opened")
 	}
-	t := &Tools{opt: opt, home: home}
-	t.tools = []*tool{t.readFile(), t.writeFile(), t.listDirectory(), t.runCommand(), t.gitStatus(), t.gitCommit()}
+	t := &Tools{opt: opt, home: home, client: newHTTPClient(opt.Egress), limit: maxHTTP}
+	t.tools = []*tool{t.readFile(), t.writeFile(), t.listDirectory(), t.runCommand(), t.httpRequest(), t.gitStatus(), t.gitCommit()}
 	return t, nil
 }
 

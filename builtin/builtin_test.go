@@ -145,7 +145,7 @@ func TestTools(t *testing.T) {
 			t.Errorf("%s: %+v, want a description and no server", tool.ID, tool)
 		}
 	}
-	want := []string{"read_file", "write_file", "list_directory", "run_command", "git_status", "git_commit"}
+	want := []string{"read_file", "write_file", "list_directory", "run_command", "http_request", "git_status", "git_commit"}
 	if !slices.Equal(ids, want) {
 		t.Errorf("Tools = %q, want %q", ids, want)
 	}
