@@ -263,6 +263,33 @@ func TestEndings(t *testing.T) {
 	nothingLeft(t, before)
 }
 
+// TestHostDiesEarly kills hosts while they start what they start.
+func TestHostDiesEarly(t *testing.T) {
+	t.Parallel()
+	c := newCell("setsid", t.TempDir())
+	var group errgroup.Group
+	group.SetLimit(2)
+	for n := range 24 {
+		group.Go(func() error {
+			host := exec.Command(os.Args[0], c.fixture)
+			host.Env = append(os.Environ(), fixtureVariable+"=host", nonceVariable+"="+c.nonce)
+			if err := host.Start(); err != nil {
+				return err
+			}
+			timer := time.AfterFunc(time.Duration(n)*2*time.Millisecond, func() { _ = host.Process.Kill() })
+			defer timer.Stop()
+			_ = host.Wait()
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := eventually(t.Context(), "a process is left", func() bool { return len(marked(c.nonce)) == 0 }); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestCycles has many fixtures end in random ways, some at once: 500 with -long.
 func TestCycles(t *testing.T) {
 	cycles := 24
