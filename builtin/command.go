@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,6 +57,9 @@ func (t *Tools) runCommand() *tool {
 			if err != nil {
 				return plan{}, err
 			}
+			if isBatch(path) && slices.ContainsFunc(argv[1:], func(word string) bool { return strings.ContainsAny(word, "\"&|<>^%!()") }) {
+				return plan{}, denied(reasonCommand, "a batch file would read more than text in its arguments")
+			}
 			return plan{perform: func(ctx context.Context) (json.RawMessage, error) { return t.command(ctx, c, path, argv) }}, nil
 		},
 	}
@@ -85,6 +89,13 @@ func (t *Tools) program(root, word string) (string, error) {
 		return "", unavailable("no_program", "there is no program "+text.Quote(word, 100), err)
 	}
 	return path, nil
+}
+
+// isBatch tells whether a program is a batch file of Windows: cmd.exe reads its
+// arguments anew.
+func isBatch(path string) bool {
+	ext := filepath.Ext(path)
+	return runtime.GOOS == "windows" && (strings.EqualFold(ext, ".bat") || strings.EqualFold(ext, ".cmd"))
 }
 
 var errOutside = errors.New("not inside the workspace")

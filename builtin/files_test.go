@@ -169,8 +169,12 @@ func TestWriteFile(t *testing.T) {
 	if err != nil || about.Mode().Perm() != 0o755 {
 		t.Errorf("mode after write_file = %v, %v, want the mode before", about.Mode(), err)
 	}
+	write(t, filepath.Join(s.root, ".git", "config"), "canary")
+	if err := os.Symlink(".git", filepath.Join(s.root, "plumbing")); err != nil {
+		t.Fatal(err)
+	}
 	before := snapshot(t, filepath.Dir(s.root))
-	for _, path := range append(escapes(s),
+	for _, path := range append(escapes(s), "plumbing/hooks/pre-commit", "plumbing/x",
 		".git/hooks/pre-commit", ".GIT/hooks/x", "sub/.git", ".g\u200cit/x", ".relavium/project.toml", ".ssh/authorized_keys", ".bashrc", "docs/.ZSHENV", ".profile",
 		"package.json", "PACKAGE.JSON", "Makefile", "GNUmakefile", "node_modules/x/index.js", "Node_Modules/x.js", "new.relavium.yaml", "docs/a.agent.yaml", "a.AGENT.yaml",
 	) {
@@ -295,9 +299,10 @@ func TestListDirectory(t *testing.T) {
 		return strings.Join(b, ", ")
 	}
 	for args, want := range map[string]string{
-		`{"path":"."}`:    ".git directory, absolute.md link, big.txt file, bytes.bin file, dangling.txt link, docs directory, escape.md link, full.txt file, hard.md file, in link, inside.txt link, keys link, loop link, notes.txt file, out link, plain.txt link",
-		`{"path":"docs"}`: "deep directory, innocent link, long name.md file, up.txt link",
-		`{"path":"in"}`:   "leaf.txt file",
+		`{"path":"."}`:     ".git directory, absolute.md link, big.txt file, bytes.bin file, dangling.txt link, docs directory, escape.md link, full.txt file, hard.md file, in link, inside.txt link, keys link, loop link, notes.txt file, out link, plain.txt link",
+		`{"glob":"*.bin"}`: "bytes.bin file",
+		`{"path":"docs"}`:  "deep directory, innocent link, long name.md file, up.txt link",
+		`{"path":"in"}`:    "leaf.txt file",
 		`{"path":".","recursive":true,"glob":"*.txt"}`:   "big.txt file, dangling.txt link, docs/deep/leaf.txt file, docs/up.txt link, full.txt file, inside.txt link, notes.txt file, plain.txt link",
 		`{"path":".","recursive":true,"glob":".git/**"}`: ".git directory",
 		`{"path":".","recursive":true,"glob":"docs/*"}`:  "docs/deep directory, docs/innocent link, docs/long name.md file, docs/up.txt link",

@@ -30,12 +30,15 @@ func (t *Tools) listDirectory() *tool {
 			"With recursive the names are paths below the folder; .git is named but not entered, links are not followed, and files that may hold credentials are left out. " +
 			"truncated says that there is more than is returned. A path that begins with run: is one of this run's own folder.",
 		params: []param{
-			{name: "path", schema: `{"type":"string"}`, about: "folder to list; . is the workspace itself", required: true},
+			{name: "path", schema: `{"type":"string"}`, about: "folder to list; the workspace itself if absent"},
 			{name: "recursive", schema: `{"type":"boolean"}`, about: "whether to list the folders below it too"},
 			{name: "glob", schema: `{"type":"string"}`, about: "what names must match: *.go matches at any depth, docs/*.md a path, ** any folders"},
 		},
 		plan: func(_ context.Context, c *workflows.ToolCall, a *arguments) (plan, error) {
 			name := a.text("path", maxPath)
+			if _, given := a.values["path"]; !given {
+				name = "."
+			}
 			l := listing{glob: a.text("glob", maxPath), depth: 0}
 			if a.flag("recursive") {
 				l.depth = maxDepth

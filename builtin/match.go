@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"runtime"
 	"slices"
 	"strings"
 	"unicode"
@@ -38,9 +39,17 @@ func matchArgv(pattern, argv []string) bool {
 	}
 	for i, element := range argv[1:] {
 		p := pattern[1+i]
-		if strings.HasPrefix(element, "-") && !strings.HasPrefix(p, "-") || !matchName(p, element) {
+		if option := optionOf(element); option != "" && !strings.HasPrefix(p, option) || !matchName(p, element) {
 			return false
 		}
 	}
 	return true
+}
+
+// optionOf is how an element begins that a program takes for an option, or "".
+func optionOf(element string) string {
+	if first := element[:1]; first == "-" || first == "/" && runtime.GOOS == "windows" {
+		return first
+	}
+	return ""
 }

@@ -89,6 +89,8 @@ func (t *Tools) shield(c *workflows.ToolCall, own string) *shield {
 			}
 		}
 	}
+	slices.Sort(s.files)
+	s.files = slices.Compact(s.files)
 	for _, list := range []*[]string{&s.whole, &s.files} {
 		for _, p := range slices.Clone(*list) {
 			s.besides = append(s.besides, filepath.Dir(p))

@@ -91,7 +91,11 @@ func (r Reader) resolve(realRoot, path string) ([]string, error) {
 // onPrivate tells whether a real path is one of the private ones, or below one.
 func onPrivate(target string, private []string) bool {
 	for _, p := range private {
-		if at, err := filepath.EvalSymlinks(p); err == nil && below(target, at) {
+		at, err := filepath.EvalSymlinks(p)
+		if err != nil { // it does not exist, and is not to be made
+			at = filepath.Clean(p)
+		}
+		if below(target, at) {
 			return true
 		}
 	}
