@@ -24,7 +24,10 @@ min_human_ms = 0
 `
 
 // An installation is one RELAVIUM_HOME and the folder that its projects stand in.
-type installation struct{ home, dir string }
+type installation struct {
+	home, dir string
+	env       []string // beyond what every process has
+}
 
 func install(tb testing.TB, config string) installation {
 	tb.Helper()
@@ -71,11 +74,11 @@ func (p project) command(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 func (p project) environment() []string {
-	return []string{
+	return append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + p.home, "USERPROFILE=" + p.home,
 		"RELAVIUM_HOME=" + p.home, "NO_COLOR=1", "LANG=C.UTF-8",
 		"SystemRoot=" + os.Getenv("SystemRoot"), "TMPDIR=" + os.TempDir(), "TEMP=" + os.TempDir(),
-	}
+	}, p.env...)
 }
 
 // cli runs one command to its end and returns what it printed and its exit code.

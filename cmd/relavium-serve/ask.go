@@ -17,7 +17,7 @@ import (
 // rest of the process, because a read of a terminal cannot be called off; the
 // channel closes at the end of the input.
 func (a *app) lines() <-chan string {
-	if a.readLine == nil {
+	a.reading.Do(func() {
 		lines := make(chan string)
 		a.readLine = lines
 		go func() {
@@ -28,8 +28,31 @@ func (a *app) lines() <-chan string {
 				lines <- scanner.Text()
 			}
 		}()
-	}
+	})
 	return a.readLine
+}
+
+// typed is the standard input for whoever asks one question: the next line of it.
+type typed struct {
+	ctx  context.Context //nolint:containedctx // of the one question, which Read cannot be given
+	a    *app
+	line []byte
+	done bool
+}
+
+func (t *typed) Read(p []byte) (int, error) {
+	if !t.done {
+		t.done = true
+		if line, ok := t.a.ask(t.ctx, io.Discard, ""); ok {
+			t.line = []byte(line + "\n")
+		}
+	}
+	if len(t.line) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, t.line)
+	t.line = t.line[n:]
+	return n, nil
 }
 
 // ask writes a question and waits for a line; false means the end of the input or of ctx.

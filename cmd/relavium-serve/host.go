@@ -106,7 +106,7 @@ func (a *app) askConsent(ctx context.Context, at *site, grants *consent.Store, u
 		return nil // it stays unapproved, which says all
 	}
 	question := consent.Question{Server: u.Server, Declaration: u.Declaration, Clean: text.Clean}
-	yes, err := question.Ask(a.stdin, a.stderr, consent.Conditions{
+	yes, err := question.Ask(&typed{ctx: ctx, a: a}, a.stderr, consent.Conditions{
 		TTYIn: isTerminal(a.stdin), TTYOut: isTerminal(a.stdout), JSON: at.spawning.asJSON, CI: consent.CI(a.env["CI"]),
 	})
 	if err != nil || !yes {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -15,10 +16,11 @@ import (
 // An app is one invocation: the shell around it and the flags that every command has.
 type app struct {
 	*shell
-	config   string // --config
-	cwd      string // --cwd
-	logFlag  string // --log-level
-	entered  bool   // a command's own code has begun; errors before it are the invocation's
+	config   string    // --config
+	cwd      string    // --cwd
+	logFlag  string    // --log-level
+	entered  bool      // a command's own code has begun; errors before it are the invocation's
+	reading  sync.Once // starts the reader of readLine
 	readLine <-chan string
 }
 
@@ -61,7 +63,7 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.cwd, "cwd", "", "look for the project from this folder (default: the working directory)")
 	flags.StringVar(&a.logFlag, "log-level", "", "debug, info, warn or error (default: RELAVIUM_LOG)")
 	root.AddCommand(
-		a.serveCommand(), a.runCommand(), a.runsCommand(), a.gateCommand(), a.consoleCommand(), a.consentCommand(), a.tokenCommand(), a.secretsCommand(),
+		a.serveCommand(), a.runCommand(), a.runsCommand(), a.gateCommand(), a.consoleCommand(), a.mcpCommand(), a.consentCommand(), a.tokenCommand(), a.secretsCommand(),
 		a.validateCommand(), a.schemaCommand(), a.graphCommand(), a.versionCommand(),
 	)
 	return root
