@@ -203,11 +203,7 @@ func (h *Host) pin(ctx context.Context, c *connection) error {
 	if h.opt.Pin == nil {
 		return nil
 	}
-	id := Identity{Server: c.name, Transport: c.ref.Transport, Digest: c.digest}
-	if !c.stdio() {
-		id.URL = c.ref.URL
-	}
-	err := h.opt.Pin(ctx, id, &c.found)
+	err := h.opt.Pin(ctx, c.identity(), &c.found)
 	if err == nil {
 		return nil
 	}

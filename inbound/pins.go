@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/relavium/relavium-serve/consent"
@@ -39,7 +40,8 @@ const (
 type PinOptions struct {
 	Mode PinMode // "" is PinAsk
 	// Ask shows a person what changed and reports whether the new tools are approved. It
-	// is called under PinAsk only, and for a changed tool only. Nil approves nothing.
+	// is called under PinAsk only, for a changed tool only, and one at a time. Nil
+	// approves nothing.
 	Ask func(ctx context.Context, change *PinChange) (bool, error)
 	Log *slog.Logger // required
 	Now func() time.Time
@@ -51,8 +53,9 @@ type PinOptions struct {
 // nothing counts as seen first. It is safe for use by several goroutines, and other
 // processes may use the same folder.
 type Pins struct {
-	opt  PinOptions
-	file consent.OwnFile
+	opt    PinOptions
+	file   consent.OwnFile
+	asking sync.Mutex
 }
 
 // OpenPins returns the pins in the home folder, an absolute path. Nothing is made
@@ -212,6 +215,8 @@ func (p *Pins) ask(ctx context.Context, id Identity, change *PinChange, found *D
 	if p.opt.Ask == nil {
 		return refused
 	}
+	p.asking.Lock()
+	defer p.asking.Unlock()
 	yes, err := p.opt.Ask(ctx, change)
 	switch {
 	case ctx.Err() != nil:
