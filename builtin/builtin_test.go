@@ -159,7 +159,7 @@ func TestArguments(t *testing.T) {
 		{"read_file", ``, `incorrect: argument "path" is missing`},
 		{"read_file", `[]`, "incorrect: the arguments: invalid JSON at byte 0: not an object"},
 		{"read_file", `{"path":"notes.txt","path":"notes.txt"}`, "incorrect: the arguments: invalid JSON"},
-		{"read_file", `{"path":"notes.txt","Path":"x"}`, `incorrect: unknown argument "Path"; there are path, startLine, lineCount`},
+		{"read_file", `{"path":"notes.txt","Path":"x"}`, `incorrect: unknown argument "Path"; there are path, startLine, lineCount, startByte, byteCount`},
 		{"read_file", `{"path":"notes.txt","n\u202ee":1}`, `incorrect: unknown argument "n\u{202E}e"`},
 		{"read_file", `{"path":null}`, `incorrect: argument "path" is missing`},
 		{"read_file", `{"path":1}`, `incorrect: argument "path": want a string`},

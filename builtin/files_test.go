@@ -31,6 +31,7 @@ func TestReadFile(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
 	write(t, filepath.Join(s.root, "lines.txt"), "a\nb\nc\nd")
+	write(t, filepath.Join(s.root, "part.txt"), "aéüb")
 	long := strings.Repeat("x/", maxPath/2)
 	for path, want := range map[string]string{
 		`notes.txt`:                    `{"content":"one, two","mimeType":"text/plain","sizeBytes":8,"lastModified":"2`,
@@ -76,10 +77,17 @@ func TestReadFile(t *testing.T) {
 		`{"path":"lines.txt","startLine":4}`:               `{"content":"d",`,
 		`{"path":"lines.txt","lineCount":1}`:               `{"content":"a\n",`,
 		`{"path":"lines.txt","startLine":5}`:               `error: the file has 4 lines`,
-		`{"path":"lines.*","startLine":1}`:                 `incorrect: startLine and lineCount are for one file`,
+		`{"path":"lines.*","startLine":1}`:                 `incorrect: a part is read of one file`,
+		`{"path":"lines.txt","startLine":1,"byteCount":1}`: `incorrect: a part is of lines or of bytes`,
+		`{"path":"part.txt","startByte":1,"byteCount":2}`:  `{"content":"a","mimeType":"text/plain","sizeBytes":6,`,
+		`{"path":"part.txt","startByte":3,"byteCount":2}`:  `{"content":"ü",`,
+		`{"path":"part.txt","startByte":2,"byteCount":1}`:  `{"content":"é",`,
+		`{"path":"part.txt","startByte":4}`:                `{"content":"üb",`,
+		`{"path":"part.txt","byteCount":9}`:                `{"content":"aéüb",`,
+		`{"path":"part.txt","startByte":7}`:                `error: the file has 6 bytes`,
 	} {
 		got := s.outcome(t, s.request("read_file", args))
-		if !strings.HasPrefix(got, want) || got[0] == '{' && !strings.HasSuffix(got, `"totalLines":4}`) {
+		if !strings.HasPrefix(got, want) || got[0] == '{' && !strings.HasSuffix(got, `"totalLines":4}`) && !strings.Contains(got, `"startByte":`) {
 			t.Errorf("read_file %s = %q, want %q", args, got, want)
 		}
 	}

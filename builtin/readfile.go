@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/relavium/relavium-serve/workflows"
 )
@@ -28,15 +29,20 @@ func (t *Tools) readFile() *tool {
 			"files that may hold credentials are refused, and a refused path ends the run. " +
 			"A path with * or ? reads all files that match (** stands for any folders). " +
 			"A path that begins with run: is one of this run's own folder, where long results are kept. " +
-			"Returns content, mimeType, sizeBytes and lastModified; of a part of a file also totalLines.",
+			"Returns content, mimeType, sizeBytes and lastModified; of a part of a file also where it is.",
 		params: []param{
 			{name: "path", schema: `{"type":"string"}`, about: "file to read, such as docs/guide.md", required: true},
 			{name: "startLine", schema: `{"type":"integer","minimum":1}`, about: "first line to return, from 1; the whole file if absent"},
 			{name: "lineCount", schema: `{"type":"integer","minimum":1}`, about: "how many lines to return at most"},
+			{name: "startByte", schema: `{"type":"integer","minimum":1}`, about: "first byte to return, from 1, instead of startLine: for long lines"},
+			{name: "byteCount", schema: `{"type":"integer","minimum":1}`, about: "how many bytes to return at most"},
 		},
 		plan: func(_ context.Context, c *workflows.ToolCall, a *arguments) (plan, error) {
 			name := a.text("path", maxPath)
-			part := part{start: a.count("startLine", maxLines), count: a.count("lineCount", maxLines)}
+			part := part{
+				line: a.count("startLine", maxLines), lines: a.count("lineCount", maxLines),
+				byte: a.count("startByte", maxLines), bytes: a.count("byteCount", maxLines),
+			}
 			if a.err != nil {
 				return plan{}, a.err
 			}
@@ -45,11 +51,14 @@ func (t *Tools) readFile() *tool {
 				if err := checkPath(strings.TrimPrefix(name, ownFolder)); err != nil {
 					return out, err
 				}
-				if part.start > 0 || part.count > 0 {
-					return out, incorrect("startLine and lineCount are for one file, not for a pattern")
+				if part.some() {
+					return out, incorrect("a part is read of one file, not of a pattern")
 				}
 				out.perform = func(ctx context.Context) (json.RawMessage, error) { return t.readMatches(ctx, c, name) }
 				return out, nil
+			}
+			if part.line+part.lines > 0 && part.byte+part.bytes > 0 {
+				return out, incorrect("a part is of lines or of bytes")
 			}
 			p, err := t.find(c, name)
 			out.perform = func(context.Context) (json.RawMessage, error) {
@@ -64,8 +73,10 @@ func (t *Tools) readFile() *tool {
 	}
 }
 
-// A part is a range of lines; the zero value is the whole file.
-type part struct{ start, count int }
+// A part is a range of lines or of bytes, both from 1; the zero value is the whole file.
+type part struct{ line, lines, byte, bytes int }
+
+func (p part) some() bool { return p != part{} }
 
 // A contents is a file that was read.
 type contents struct {
@@ -111,18 +122,24 @@ func (f *contents) fields(text []byte) []field {
 }
 
 func (f *contents) result(part part) (json.RawMessage, error) {
-	text, lines := f.text, 0
+	text := f.text
 	var more []field
-	if part.start > 0 || part.count > 0 {
-		first := max(part.start, 1)
-		text, lines = cutLines(f.text, first, part.count)
-		more = []field{{"startLine", first}, {"totalLines", lines}}
-		if first > max(lines, 1) {
+	switch {
+	case part.byte+part.bytes > 0:
+		var first int
+		if text, first = cutBytes(f.text, part.byte, part.bytes); first > max(len(f.text), 1) {
+			return nil, report(fmt.Sprintf("the file has %d bytes", len(f.text)))
+		}
+		more = []field{{"startByte", first}}
+	case part.some():
+		first, lines := max(part.line, 1), 0
+		if text, lines = cutLines(f.text, first, part.lines); first > max(lines, 1) {
 			return nil, report(fmt.Sprintf("the file has %d lines", lines))
 		}
+		more = []field{{"startLine", first}, {"totalLines", lines}}
 	}
 	if len(text) > maxRead {
-		return nil, report(fmt.Sprintf("the text is larger than %d bytes; read it in parts with startLine and lineCount", maxRead))
+		return nil, report(fmt.Sprintf("the text is larger than %d bytes; read it in parts with lineCount or byteCount", maxRead))
 	}
 	return object(append(f.fields(text), more...)...)
 }
@@ -136,6 +153,29 @@ func cutLines(text []byte, first, count int) (cut []byte, lines int) {
 		}
 	}
 	return cut, lines
+}
+
+// cutBytes returns at most count bytes (all if it is 0), but one character at least, from the
+// first one on that begins at byte start, which is counted from 1, or after it.
+func cutBytes(text []byte, start, count int) (cut []byte, first int) {
+	from := max(start, 1) - 1
+	for from < len(text) && !utf8.RuneStart(text[from]) {
+		from++
+	}
+	if from >= len(text) {
+		return nil, max(start, from+1)
+	}
+	to := len(text)
+	if count > 0 && from+count < to {
+		for to = from + count; to > from && !utf8.RuneStart(text[to]); {
+			to--
+		}
+		if to == from { // one character is more than was asked for, and less is none
+			_, size := utf8.DecodeRune(text[from:])
+			to += size
+		}
+	}
+	return text[from:to], from + 1
 }
 
 // readMatches reads the files that a pattern matches.
