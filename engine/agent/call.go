@@ -322,7 +322,8 @@ func (c *toolCall) perform(ctx context.Context, key, gate string) (engine.Effect
 		return c.failed(ctx, err)
 	}
 	out := c.result(ctx, res.Text)
-	out.IsError, out.Incorrect = res.IsError, res.IsError
+	// An MCP server reports wrong arguments so; a built-in tool reports what it found.
+	out.IsError, out.Incorrect = res.IsError, res.IsError && c.entry.tool.Server != ""
 	return c.kept(out, res.Text)
 }
 

@@ -57,9 +57,8 @@ func TestLoop(t *testing.T) {
 		{name: "corrections are counted by turn", turns: [][]step{calls(call("1", "x", ``), call("2", "y", ``), call("3", "x", ``), call("4", "y", ``)), says("done")}, want: `"done"`},
 		{name: "arguments that are no JSON", tools: "t", builtin: []tool{builtin("t")}, turns: [][]step{calls(call("1", "t", `{"a`)), calls(call("2", "t", `[1]`)), calls(call("3", "t", `{"a":1,"a":2}`)), says("done")}, want: `"done"`},
 		{name: "refused as incorrect", tools: "t", builtin: []tool{{Tool: builtin("t").Tool, check: refuses(incorrect)}}, turns: append(many(4, calls(call("", "t", `{}`))), says("done")), wrong: "tool_failed retryable"},
-		{name: "reported by the tool", tools: "t", builtin: []tool{{Tool: builtin("t").Tool, call: func(context.Context, *workflows.ToolCall) (workflows.ToolResult, error) {
-			return workflows.ToolResult{Text: "no", IsError: true}, nil
-		}}}, turns: append(many(4, calls(call("", "t", `{}`))), says("done")), wrong: "tool_failed retryable"},
+		{name: "reported by a built-in tool", tools: "t", builtin: []tool{{Tool: builtin("t").Tool, call: reports("no")}}, turns: append(many(6, calls(call("", "t", `{}`))), says("done")), want: `"done"`},
+		{name: "reported by a server's tool", servers: []tool{{Tool: served("s", "t").Tool, call: reports("no")}}, turns: append(many(4, calls(call("", "mcp_s_t", `{}`))), says("done")), wrong: "tool_failed retryable"},
 		{name: "failed as incorrect", tools: "t", builtin: []tool{{Tool: builtin("t").Tool, call: faults(incorrect)}}, turns: append(many(4, calls(call("", "t", `{}`))), says("done")), wrong: "tool_failed retryable"},
 		{name: "names are exact", tools: "t", builtin: []tool{builtin("t")}, turns: [][]step{calls(call("1", "T", `{}`)), says("done")}, want: `"done"`},
 

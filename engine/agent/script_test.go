@@ -295,6 +295,12 @@ func returns(text string) func(context.Context, *workflows.ToolCall) (workflows.
 	}
 }
 
+func reports(text string) func(context.Context, *workflows.ToolCall) (workflows.ToolResult, error) {
+	return func(context.Context, *workflows.ToolCall) (workflows.ToolResult, error) {
+		return workflows.ToolResult{Text: text, IsError: true}, nil
+	}
+}
+
 func faults(e workflows.ToolError) func(context.Context, *workflows.ToolCall) (workflows.ToolResult, error) {
 	return func(context.Context, *workflows.ToolCall) (workflows.ToolResult, error) {
 		return workflows.ToolResult{}, &e

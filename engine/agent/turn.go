@@ -162,6 +162,7 @@ func (l *loop) try(ctx context.Context, place, attempt int, c candidate, request
 			l.d.warnUnpriced(ctx, c.model)
 		}
 		out := newStream(l.d.call.Emit, l.d.opt.ScrubStream, c.model, attempt)
+		defer out.close()
 		turn, err := l.d.opt.Models.Turn(ctx, req, out.delta)
 		out.close()
 		return l.d.turned(ctx, turn, err, c, attempt, price, priced)
