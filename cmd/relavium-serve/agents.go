@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/relavium/relavium-serve/builtin"
+	"github.com/relavium/relavium-serve/consent"
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/engine/agent"
 	"github.com/relavium/relavium-serve/inbound"
@@ -27,11 +31,12 @@ type agents struct {
 	children *child.Table
 	host     *inbound.Host
 	attend   *attendances
+	unwatch  func() // ends the look-out for revocations
 }
 
 // newAgents makes them. Nothing is connected to and nothing started before an agent
 // asks for it. The caller stops them.
-func (a *app) newAgents(at *site) (*agents, error) {
+func (a *app) newAgents(ctx context.Context, at *site) (*agents, error) {
 	g := &agents{children: child.NewTable(child.TableOptions{Children: at.maxChildren()})}
 	var err error
 	g.models, err = models.New(models.Options{
@@ -45,6 +50,7 @@ func (a *app) newAgents(at *site) (*agents, error) {
 	}
 	g.tools, err = builtin.New(builtin.Options{
 		Home:          at.home,
+		Private:       a.private(at),
 		Protected:     at.protected,
 		Loaded:        at.known.list,
 		ProjectWrites: at.projectWrites,
@@ -71,6 +77,15 @@ func (a *app) newAgents(at *site) (*agents, error) {
 		MaxTokensEstimate: int(value(at.Defaults.MaxTokensEstimate)),
 		Logger:            at.log,
 	})
+	grants, err := consent.Open(at.home, nil)
+	if err != nil {
+		return nil, err
+	}
+	revoked := &revocations{
+		home: at.home, granted: grants.Check, allowed: at.spawning.allowed, children: g.children, host: g.host, log: at.log,
+		told: make(map[string]time.Time),
+	}
+	g.unwatch = revoked.watch(ctx, time.Second)
 	return g, nil
 }
 
@@ -84,6 +99,7 @@ func (g *agents) options(opt *engine.Options) {
 
 // stop ends what agents started, once no run needs it.
 func (g *agents) stop(ctx context.Context) error {
+	g.unwatch()
 	err := errors.Join(g.host.Shutdown(ctx), g.children.Close(ctx))
 	g.models.CloseIdle()
 	return err
@@ -140,8 +156,28 @@ func (at *site) projectWrites(_, workflow string) bool {
 	return value(at.Serve.Workflow[workflow].Writes) == "project"
 }
 
-// protected are files that no agent writes, beside those of loaded workflows.
+// protected are files and folders that no agent writes, beside those of loaded workflows.
 func (at *site) protected() []string { return at.known.folders() }
+
+// private are files that hold secrets, wherever they are: nobody reads them by a path.
+func (a *app) private(at *site) []string {
+	out := []string{at.home}
+	for _, path := range []string{value(at.Secrets.AgeFile), value(at.Secrets.AgeIdentity), value(at.Gates.KeyFile), value(at.Serve.TLSKey)} {
+		if filepath.IsAbs(path) { // a relative one is below the home
+			out = append(out, path)
+		}
+	}
+	for name, path := range a.env {
+		if strings.HasPrefix(name, "RELAVIUM_") && strings.HasSuffix(name, "_FILE") && filepath.IsAbs(path) {
+			out = append(out, path)
+		}
+	}
+	if dir := a.env["CREDENTIALS_DIRECTORY"]; filepath.IsAbs(dir) {
+		out = append(out, dir)
+	}
+	slices.Sort(out)
+	return out
+}
 
 // value is what a setting is set to, or its zero.
 func value[T any](setting *T) T {

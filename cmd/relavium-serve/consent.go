@@ -181,38 +181,6 @@ func (a *app) grant(ctx context.Context, d *consent.Declaration, digest string, 
 	return a.said(asJSON, map[string]string{"digest": digest}, "%s is granted: %s", digest, oneLine(d.Command, 200))
 }
 
-func (a *app) consentRevokeCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:     "revoke DIGEST",
-		Short:   "Take a grant back: the next start of the server is refused",
-		Example: "  relavium-serve consent revoke DIGEST",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.checkDigest(args[0]); err != nil {
-				return err
-			}
-			at, store, err := a.consents()
-			if err != nil {
-				return err
-			}
-			if err := makeHome(at.place); err != nil {
-				return err
-			}
-			err = store.Revoke(cmd.Context(), args[0])
-			if _, broken := errors.AsType[*consent.FoldError](err); broken {
-				_, _ = fmt.Fprintf(a.stderr, "the revocation of %s is recorded\n", args[0])
-			}
-			if err != nil {
-				return consentFault(err)
-			}
-			return a.said(asJSON, map[string]string{"revokes": args[0]}, "%s is revoked", args[0])
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the revoked digest as one JSON object")
-	return cmd
-}
-
 func (a *app) consentDigestCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "digest",

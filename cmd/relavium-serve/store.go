@@ -32,7 +32,7 @@ func (a *app) openStore(ctx context.Context, at *site, executor bool, projects .
 		Executor:    executor,
 		Projects:    projects,
 		Durability:  *at.Database.Durability,
-		ReadFile:    builtin.Reader{Private: []string{at.home}}.ReadText,
+		ReadFile:    builtin.Reader{Private: a.private(at)}.ReadText,
 		Clean:       plain,
 		Keep:        atLeast(at.Runs.Keep.value(30 * 24 * time.Hour)),
 		OrphanGrace: atLeast(at.Serve.OrphanGrace.value(10 * time.Minute)),
@@ -42,7 +42,7 @@ func (a *app) openStore(ctx context.Context, at *site, executor bool, projects .
 	}
 	var g *agents
 	if executor {
-		if g, err = a.newAgents(at); err != nil {
+		if g, err = a.newAgents(ctx, at); err != nil {
 			return nil, err
 		}
 		g.options(&opt)
