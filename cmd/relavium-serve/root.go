@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -114,5 +115,11 @@ func (a *app) open(fallback slog.Level) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &site{place: p, settings: merged, log: a.logger(level), secrets: kept, known: new(known), spawning: spawning{ask: new(atomic.Bool)}}, nil
+	loaded := new(known)
+	if a.config != "" {
+		if path, err := filepath.Abs(a.config); err == nil {
+			loaded.add(nil, path)
+		}
+	}
+	return &site{place: p, settings: merged, log: a.logger(level), secrets: kept, known: loaded, spawning: spawning{ask: new(atomic.Bool)}}, nil
 }
