@@ -160,6 +160,8 @@ func TestWriteFile(t *testing.T) {
 		{`{"path":"docs/","content":"x"}`, `error: the path ends in a slash`, "", ""},
 		{`{"path":"notes.txt/x","content":"x"}`, `error: the file cannot be read`, "", ""},
 		{`{"path":"","content":"x"}`, `incorrect: the path is empty`, "", ""},
+		{`{"path":"a\u202etxt.exe","content":"x"}`, `incorrect: the path holds characters that do not show`, "", ""},
+		{`{"path":"a\nb","content":"x"}`, `incorrect: the path holds characters that do not show`, "", ""},
 		{`{"path":"dangling.txt","content":"x"}`, `denied: path_not_allowed: the file is a link`, "", ""},
 		{`{"path":"inside.txt","content":"x"}`, `denied: path_not_allowed: the file is a link`, "", ""},
 		{`{"path":"hard.md","content":"x"}`, `denied: path_not_allowed: the file has more than one hard link`, "", ""},
@@ -183,7 +185,7 @@ func TestWriteFile(t *testing.T) {
 	}
 	before := snapshot(t, filepath.Dir(s.root))
 	for _, path := range append(escapes(s), "plumbing/hooks/pre-commit", "plumbing/x",
-		".git/hooks/pre-commit", ".GIT/hooks/x", "sub/.git", ".g\u200cit/x", ".relavium/project.toml", ".ssh/authorized_keys", ".bashrc", "docs/.ZSHENV", ".profile",
+		".git/hooks/pre-commit", ".GIT/hooks/x", "sub/.git", ".relavium/project.toml", ".ssh/authorized_keys", ".bashrc", "docs/.ZSHENV", ".profile",
 		"package.json", "PACKAGE.JSON", "Makefile", "GNUmakefile", "node_modules/x/index.js", "Node_Modules/x.js", "new.relavium.yaml", "docs/a.agent.yaml", "a.AGENT.yaml",
 	) {
 		for _, more := range []string{"", `,"append":true`} {

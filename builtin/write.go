@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/relavium/relavium-serve/inbound/text"
 	"github.com/relavium/relavium-serve/workflows"
 )
 
@@ -62,6 +63,9 @@ type writing struct {
 
 // planWrite decides where a path is written and whether it may be.
 func (t *Tools) planWrite(c *workflows.ToolCall, name string, w *writing) error {
+	if text.Check(name) != nil {
+		return incorrect("the path holds characters that do not show")
+	}
 	if !t.projectWrites(c) {
 		if rest, own := cutOwn(name); !own {
 			name = ownFolder + rest
@@ -176,13 +180,13 @@ func (w *writing) checkSeen(dir *os.Root, base string, seen fs.FileInfo) error {
 
 // replace puts a file with the text in the place of what has the name, with the
 // permissions of what was seen there or, if that is nil, with mode.
-func replace(dir *os.Root, name string, text []byte, mode fs.FileMode, seen fs.FileInfo) error {
+func replace(dir *os.Root, name string, content []byte, mode fs.FileMode, seen fs.FileInfo) error {
 	temp := ".write-" + rand.Text()
 	file, err := dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(text)
+	_, err = file.Write(content)
 	if err == nil && seen != nil {
 		err = file.Chmod(seen.Mode().Perm())
 	}
@@ -200,7 +204,7 @@ func replace(dir *os.Root, name string, text []byte, mode fs.FileMode, seen fs.F
 }
 
 // appendTo adds the text at the end of the file that was seen, or of a new one.
-func appendTo(dir *os.Root, name string, seen fs.FileInfo, text []byte, mode fs.FileMode) error {
+func appendTo(dir *os.Root, name string, seen fs.FileInfo, content []byte, mode fs.FileMode) error {
 	flags := os.O_WRONLY | os.O_APPEND | openNonblock
 	if seen == nil {
 		flags |= os.O_CREATE | os.O_EXCL
@@ -218,7 +222,7 @@ func appendTo(dir *os.Root, name string, seen fs.FileInfo, text []byte, mode fs.
 			return errors.Join(denied(reasonPath, "the file has more than one hard link"), file.Close())
 		}
 	}
-	_, err = file.Write(text)
+	_, err = file.Write(content)
 	return errors.Join(err, file.Close())
 }
 
