@@ -284,7 +284,7 @@ func callFault(asked context.Context, at *tool, out outcome, err error, since ti
 	case gone && !out.begun:
 		f.Fault = workflows.ToolUnavailable
 		return say(ReasonDied, "the server has ended")
-	case !out.begun || egress.Unsent(err) || errors.Is(err, errUnsent):
+	case !out.begun || unsent(err):
 		if egress.ReasonOf(err) != "" && egress.ReasonOf(err) != egress.ReasonLookup {
 			f.Fault = workflows.ToolUnavailable
 			return say(ReasonEgress, "the address may not be reached")
@@ -295,6 +295,16 @@ func callFault(asked context.Context, at *tool, out outcome, err error, since ti
 		return say(ReasonResult, "the response cannot be read")
 	}
 	return say(ReasonLost, "the connection was lost%s", unknownIf(true))
+}
+
+// unsent tells whether err proves that nothing of a request was written. An exchange
+// that ends without a connection is proof also where one was had before: only what had
+// written nothing is tried on another one.
+func unsent(err error) bool {
+	_, lookup := errors.AsType[*egress.ResolveError](err)
+	_, dial := errors.AsType[*egress.ConnectError](err)
+	_, denied := errors.AsType[*egress.DeniedError](err)
+	return lookup || dial || denied || egress.Unsent(err) || errors.Is(err, errUnsent)
 }
 
 func unknownIf(begun bool) string {

@@ -30,6 +30,6 @@ func runServer(kind string) int {
 	default:
 		return 2
 	}
-	s.serve(os.Stdin, os.Stdout)
+	s.serve(os.Stdin, os.Stdout) //nolint:forbidigo // this process is a stdio server
 	return 0
 }

@@ -169,8 +169,6 @@ func TestRegistrationsAreReleased(t *testing.T) {
 
 // gated is a wire whose answers wait until they are let go.
 type gated struct {
-	wire
-
 	mu   sync.Mutex
 	sent []string
 	let  chan struct{}

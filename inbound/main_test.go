@@ -15,10 +15,10 @@ var long = flag.Bool("long", false, "run scaled tests at full length")
 // TestMain makes the test binary a supervisor, and the servers that the tests start.
 func TestMain(m *testing.M) {
 	if child.Supervising() {
-		os.Exit(child.Supervise())
+		os.Exit(child.Supervise()) //nolint:forbidigo // TestMain is this package's main
 	}
 	if name := os.Getenv(serverVariable); name != "" {
-		os.Exit(runServer(name))
+		os.Exit(runServer(name)) //nolint:forbidigo // as above
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -86,18 +86,22 @@ func (s *server) wait(t *testing.T, what string, n int) {
 // serving is one connection of a server.
 type serving struct {
 	*server
-	mu  sync.Mutex
-	out io.Writer
+	mu   sync.Mutex
+	out  io.Writer
+	sent func(line string) // told of each line that was sent, if not nil
 }
 
 func (s *serving) send(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, _ = fmt.Fprintf(s.out, format+"\n", args...)
+	if s.sent != nil {
+		s.sent(fmt.Sprintf(format, args...))
+	}
 }
 
 func (s *serving) reply(id json.RawMessage, result string) {
-	s.send(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
+	s.send("%s", `{"jsonrpc":"2.0","id":`+string(id)+`,"result":`+result+`}`)
 }
 
 func (s *serving) fail(id json.RawMessage, code int, text string) {
@@ -123,10 +127,10 @@ func (s *server) serve(in io.Reader, out io.Writer) {
 }
 
 func (s *serving) handle(m message) {
-	switch {
-	case m.method == "notifications/cancelled":
+	switch m.method {
+	case "notifications/cancelled":
 		s.note(m.method + " " + string(member(m.params, "requestId")) + " " + textOf(member(m.params, "reason")))
-	case m.method == "":
+	case "":
 		s.note("response " + string(m.id))
 	default:
 		s.note(m.method)
