@@ -80,6 +80,11 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 	if missing := s.missingSecrets(w); len(missing) > 0 {
 		return refusal("the server has no value for the secret input %q; its operator has to set %s", missing[0], w.SecretEnv(missing[0]))
 	}
+	if s.opt.Refuse != nil {
+		if err := s.opt.Refuse(ctx, w.Workflow); err != nil {
+			return s.unexpected("look whether the workflow can start", "", err)
+		}
+	}
 	if result := s.refuseUnanswerable(x, t); result != nil || x.fault != nil {
 		return result
 	}

@@ -67,7 +67,10 @@ type Options struct {
 
 	// HasEnv reports whether an environment variable is set; nil means none is.
 	// It is asked for the variables that supply secret inputs.
-	HasEnv    func(name string) bool
+	HasEnv func(name string) bool
+	// Refuse is asked before a call starts a run. A *engine.RunError is what the caller
+	// is told, another error is an internal one; nil refuses none.
+	Refuse    func(ctx context.Context, w *workflows.Workflow) error
 	Variables map[string]string // [variables] of the config, for runs
 
 	Heartbeat time.Duration // between progress notifications of a quiet run; 0 means 15 s

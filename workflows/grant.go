@@ -145,19 +145,16 @@ func (c *checker) advise(d *draft) {
 // adviseModels warns of models that a provider's catalog does not have (P62): it is
 // open, since providers publish models faster than programs.
 func (c *checker) adviseModels(d *draft) {
-	if c.opt.Models == nil {
+	if c.opt.UnknownModel == nil {
 		return
 	}
 	unknown := func(provider, model string) (what, remedy string, bad bool) {
-		known := c.opt.Models(provider)
-		if len(known) == 0 || slices.Contains(known, model) {
-			return "", "", false
-		}
+		near, bad := c.opt.UnknownModel(provider, model)
 		remedy = "check the spelling; a model that is newer than this table works too"
-		if near := nearestFew(model, known); near != "" {
-			remedy = "did you mean " + near + "?"
+		if len(near) > 0 {
+			remedy = "did you mean " + quotedOr(near) + "?"
 		}
-		return "no model " + shown(model) + " of " + provider + " is known", remedy, true
+		return "no model " + shown(model) + " of " + provider + " is known", remedy, bad
 	}
 	for i := range d.workflow.Agents {
 		a := &d.workflow.Agents[i]
@@ -181,23 +178,10 @@ func (c *checker) adviseModels(d *draft) {
 	}
 }
 
-// nearestFew quotes the ids that are most like a word, best first; "" if none is.
-func nearestFew(word string, ids []string) string {
-	type candidate struct {
-		id       string
-		distance int
-	}
-	var near []candidate
-	for _, id := range ids {
-		distance := EditDistance(strings.ToLower(word), strings.ToLower(id))
-		if distance <= max(2, len(word)/3) || strings.HasPrefix(id, word) && len(word) > 3 {
-			near = append(near, candidate{id, distance})
-		}
-	}
-	slices.SortStableFunc(near, func(a, b candidate) int { return a.distance - b.distance })
-	quoted := make([]string, 0, 3)
-	for _, one := range near[:min(len(near), 3)] {
-		quoted = append(quoted, shown(one.id))
+func quotedOr(ids []string) string {
+	quoted := make([]string, len(ids))
+	for i, id := range ids {
+		quoted[i] = shown(id)
 	}
 	return strings.Join(quoted, " or ")
 }

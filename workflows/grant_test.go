@@ -111,8 +111,8 @@ func TestGrants(t *testing.T) {
 func TestModelAdvice(t *testing.T) {
 	t.Parallel()
 	opt := Options{
-		Models: func(provider string) []string {
-			return map[string][]string{"openai": {"gpt-9", "gpt-9-mini", "o-7"}, "anthropic": {"heron-2"}}[provider]
+		UnknownModel: func(provider, model string) ([]string, bool) {
+			return map[string][]string{"gpt9-mini": {"gpt-9-mini", "gpt-9"}}[model], provider == "openai" && model != "gpt-9"
 		},
 		Priced:     func(_, model string) bool { return model == "gpt-9" },
 		MissingKey: func(provider string) (string, bool) { return "set RELAVIUM_X_API_KEY", provider == "anthropic" },
@@ -124,7 +124,7 @@ func TestModelAdvice(t *testing.T) {
 	nodes := "    - {id: a, type: agent, agent_ref: owl}\n    - {id: b, type: agent, agent_ref: owl, model: zzz}\n" +
 		"    - {id: c, type: agent, agent_ref: wren}\n    - {id: d, type: agent, agent_ref: kite}\n"
 	want := []string{
-		`P62 warning 5:0: workflow.agents[0].fallback_chain: no model "gpt9-mini" of openai is known: did you mean "gpt-9-mini"?`,
+		`P62 warning 5:0: workflow.agents[0].fallback_chain: no model "gpt9-mini" of openai is known: did you mean "gpt-9-mini" or "gpt-9"?`,
 		`P74 warning 7:0: workflow.agents[2].provider: there is no key for anthropic: calls of this workflow are refused: set RELAVIUM_X_API_KEY`,
 		`P62 warning 11:0: workflow.nodes[1].model: no model "zzz" of openai is known: check the spelling; a model that is newer than this table works too`,
 	}

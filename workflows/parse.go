@@ -17,9 +17,9 @@ type Options struct {
 	Servers []string
 	// StdioServers are those of Servers that run as children of this machine.
 	StdioServers []string
-	// Models are the models of a provider that are known by name (P62); none means
-	// that the provider may have any.
-	Models func(provider string) []string
+	// UnknownModel reports whether the catalog of a provider lacks a model, and which
+	// of its models may be meant (P62).
+	UnknownModel func(provider, model string) (near []string, unknown bool)
 	// Priced reports whether the cost of a model is known.
 	Priced func(provider, model string) bool
 	// MissingKey reports whether there is no key for a provider, and how to supply it

@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+
+	"github.com/relavium/relavium-serve/egress"
+	"github.com/relavium/relavium-serve/secrets"
 )
 
 // A place is where a command works.
@@ -133,12 +136,14 @@ func (s *shell) loadSettings(p place, configFlag, root string) (*settings, error
 	if err := checkServers(files); err != nil {
 		return nil, err
 	}
-	s.overlayEnv(&merged)
-	return &merged, nil
+	if err := s.overlayEnv(&merged); err != nil {
+		return nil, err
+	}
+	return &merged, checkProviders(&merged)
 }
 
 // overlayEnv puts the environment above the files.
-func (s *shell) overlayEnv(merged *settings) {
+func (s *shell) overlayEnv(merged *settings) error {
 	for name, provider := range map[string]*providerSettings{
 		"ANTHROPIC": &merged.Providers.Anthropic, "OPENAI": &merged.Providers.OpenAI,
 		"GEMINI": &merged.Providers.Gemini, "DEEPSEEK": &merged.Providers.DeepSeek,
@@ -146,8 +151,12 @@ func (s *shell) overlayEnv(merged *settings) {
 		if base := s.env["RELAVIUM_"+name+"_BASE_URL"]; base != "" {
 			provider.BaseURL = &base
 		}
-		if local := s.env["RELAVIUM_"+name+"_ALLOW_LOCAL_ENDPOINT"]; local != "" {
+		switch local := s.env["RELAVIUM_"+name+"_ALLOW_LOCAL_ENDPOINT"]; local {
+		case "":
+		case "true", "1", "false", "0":
 			provider.AllowLocalEndpoint = new(local == "true" || local == "1")
+		default:
+			return invalid("", "RELAVIUM_%s_ALLOW_LOCAL_ENDPOINT: expected true or false", name)
 		}
 	}
 	for _, name := range []string{"RELAVIUM_DATABASE_URL", "RELAVIUM_DATABASE_URL_FILE"} {
@@ -155,6 +164,27 @@ func (s *shell) overlayEnv(merged *settings) {
 			merged.Database.URL = &value
 		}
 	}
+	return nil
+}
+
+// checkProviders refuses addresses of providers that would not be connected to,
+// whichever layer they come from. Names are looked up when they are used.
+func checkProviders(merged *settings) error {
+	for _, name := range secrets.Providers() {
+		set := providerOf(merged, name)
+		if set.BaseURL == nil {
+			continue
+		}
+		local := set.AllowLocalEndpoint != nil && *set.AllowLocalEndpoint
+		if err := egress.CheckURL(*set.BaseURL, local); err != nil {
+			hint := "a provider of your own machine or network needs allow_local_endpoint = true beside it"
+			if local {
+				hint = ""
+			}
+			return invalid(hint, "providers.%s.base_url: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // prepareHome makes the home and returns the path of the store in it, whose file

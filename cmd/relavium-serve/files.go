@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,8 +25,8 @@ func (a *app) validateCommand() *cobra.Command {
 		Short:   "Check workflow and agent files and report every problem",
 		Example: "  relavium-serve validate examples/workflows",
 		Args:    cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, paths []string) error {
-			return a.validate(paths, asJSON)
+		RunE: func(cmd *cobra.Command, paths []string) error {
+			return a.validate(cmd.Context(), paths, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the problems as one JSON array")
@@ -58,14 +59,15 @@ func (f *finding) String() string {
 	return text
 }
 
-func (a *app) validate(paths []string, asJSON bool) error {
+func (a *app) validate(ctx context.Context, paths []string, asJSON bool) error {
 	at, err := a.open(slog.LevelWarn)
 	if err != nil {
 		return err
 	}
 	found, files := []finding{}, 0
+	opt := at.advised(ctx, at.loaderOptions())
 	for _, path := range paths {
-		more, n, err := at.check(path)
+		more, n, err := at.check(path, opt)
 		if err != nil {
 			return err
 		}
@@ -107,7 +109,7 @@ func count(n int, noun string) string {
 
 // check returns all problems and warnings of a file, or of every workflow and
 // agent file below a folder, and how many files it looked at.
-func (at *site) check(path string) (found []finding, files int, err error) {
+func (at *site) check(path string, opt workflows.Options) (found []finding, files int, err error) {
 	full := path
 	if !filepath.IsAbs(full) {
 		full = filepath.Join(at.cwd, full)
@@ -117,17 +119,17 @@ func (at *site) check(path string) (found []finding, files int, err error) {
 	case err != nil:
 		return nil, 0, invalid("", "%s: no such file or folder", path)
 	case about.IsDir():
-		return at.checkFolder(full)
+		return at.checkFolder(full, opt)
 	case strings.HasSuffix(full, ".agent.yaml"):
-		found, err = at.checkAgent(full)
+		found, err = at.checkAgent(full, opt)
 	default:
-		found, err = at.checkWorkflow(full)
+		found, err = at.checkWorkflow(full, opt)
 	}
 	return found, 1, err
 }
 
-func (at *site) checkFolder(folder string) (found []finding, files int, err error) {
-	catalog, err := workflows.Load([]workflows.Source{{Dir: folder, Root: folder}}, at.loaderOptions())
+func (at *site) checkFolder(folder string, opt workflows.Options) (found []finding, files int, err error) {
+	catalog, err := workflows.Load([]workflows.Source{{Dir: folder, Root: folder}}, opt)
 	twice, several := errors.AsType[workflows.Problems](err)
 	if err != nil && !several {
 		return nil, 0, &fault{code: exitFault, err: err}
@@ -151,17 +153,17 @@ func (at *site) checkFolder(folder string) (found []finding, files int, err erro
 	return append(found, late...), len(catalog.Workflows) + len(catalog.Broken), nil
 }
 
-func (at *site) checkAgent(path string) ([]finding, error) {
+func (at *site) checkAgent(path string, opt workflows.Options) ([]finding, error) {
 	src, err := readSource(path)
 	if err != nil {
 		return nil, invalid("", "%s: cannot be read", filepath.Base(path))
 	}
-	_, warnings, err := workflows.ParseAgent(at.shown(path, filepath.Base(path)), src, at.loaderOptions())
+	_, warnings, err := workflows.ParseAgent(at.shown(path, filepath.Base(path)), src, opt)
 	return at.outcomes(path, warnings, err)
 }
 
-func (at *site) checkWorkflow(path string) ([]finding, error) {
-	loaded, warnings, err := workflows.LoadFile(path, at.loaderOptions())
+func (at *site) checkWorkflow(path string, opt workflows.Options) ([]finding, error) {
+	loaded, warnings, err := workflows.LoadFile(path, opt)
 	found, err := at.outcomes(path, warnings, err)
 	if err == nil && loaded.Workflow != nil {
 		found = append(found, checkExpressions(at.shown(path, loaded.Workflow.File), loaded.Workflow)...)

@@ -213,9 +213,33 @@ func checkValues(f *configFile) error {
 	if err := checkAccept(f, s.Gates.Accept, "gates", "accept"); err != nil {
 		return err
 	}
+	if err := checkPrices(f); err != nil {
+		return err
+	}
+	for _, tool := range s.Host.Repeatable {
+		if !strings.HasPrefix(tool, "mcp_") || !isName(tool, 1) {
+			return f.fault([]string{"host", "repeatable"}, "", "expected tools of MCP servers by the names that agents use, such as mcp_github_search")
+		}
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.Serve.Workflow)) {
 		if err := checkWorkflowValues(f, id); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// checkPrices refuses prices that would make a budget count wrong.
+func checkPrices(f *configFile) error {
+	for _, model := range slices.Sorted(maps.Keys(f.settings.Prices)) {
+		p := f.settings.Prices[model]
+		if p.Input == nil || p.Output == nil {
+			return f.fault([]string{"prices", model}, "", "input and output are required, in micro-cents per million tokens")
+		}
+		for key, value := range map[string]*int64{"input": p.Input, "output": p.Output, "cache_read": p.CacheRead, "cache_write": p.CacheWrite} {
+			if value != nil && *value < 0 {
+				return f.fault([]string{"prices", model, key}, "", "expected 0 or more")
+			}
 		}
 	}
 	return nil

@@ -26,8 +26,8 @@ func forbidden() []string {
 		"serve.limits.calls_per_minute = 1", "serve.limits.concurrent = 1", "serve.limits.cost_per_day_microcents = 1",
 		"runs.keep = '1d'", "providers.openai.base_url = 'https://h.example'", "providers.anthropic.allow_local_endpoint = true",
 		"providers.gemini.base_url = 'https://h.example'", "providers.deepseek.base_url = 'https://h.example'",
-		"database.url = 'postgres://h.example'", "database.durability = 'full'", "host.pin = 'off'", "git.name = 'Birds'", "git.email = 'birds@example.com'", "host.keep_parked = '1m'",
-		"host.max_children = 1", "host.repeatable = []", "prices.m.input = 1", "auth.issuer = 'a'", "auth.audience = 'a'",
+		"database.url = 'postgres://h.example'", "database.durability = 'full'", "host.pin = 'off'", "host.keep_parked = '1m'",
+		"host.max_children = 1", "host.repeatable = []", "prices.m = {input = 1, output = 2}", "auth.issuer = 'a'", "auth.audience = 'a'",
 		"auth.jwks_url = 'a'", "auth.token_types = []", "auth.allow_local_endpoint = true", "secrets.age_file = 'a'",
 		"secrets.age_identity = 'a'",
 	}
@@ -174,6 +174,92 @@ func TestLayers(t *testing.T) {
 	}
 	if len(got.Servers) != 2 {
 		t.Errorf("servers = %d, want those of both files", len(got.Servers))
+	}
+}
+
+// providersWith loads config.toml and the environment.
+func providersWith(t *testing.T, user string, environ ...string) (*settings, error) {
+	t.Helper()
+	home := t.TempDir()
+	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(user), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := newShell(strings.NewReader(""), nil, nil, append(environ, "RELAVIUM_HOME="+home, "HOME="+home))
+	p, err := s.findPlace(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.loadSettings(p, "", "")
+}
+
+func TestProviders(t *testing.T) {
+	t.Parallel()
+	const local = "providers.openai = {base_url = 'http://127.0.0.1:11434/v1', allow_local_endpoint = true}\n"
+	for _, test := range []struct {
+		user    string
+		environ []string
+		base    string // of openai; "" means none
+		want    string // of the error
+	}{
+		{},
+		{user: local, base: "http://127.0.0.1:11434/v1"},
+		{user: local, environ: []string{"RELAVIUM_OPENAI_BASE_URL=http://127.0.0.1:9/v1"}, base: "http://127.0.0.1:9/v1"},
+		{environ: []string{"RELAVIUM_OPENAI_BASE_URL=https://h.example/v1"}, base: "https://h.example/v1"},
+		{environ: []string{"RELAVIUM_OPENAI_BASE_URL=http://[::1]:1", "RELAVIUM_OPENAI_ALLOW_LOCAL_ENDPOINT=1"}, base: "http://[::1]:1"},
+		{user: local, environ: []string{"RELAVIUM_OPENAI_ALLOW_LOCAL_ENDPOINT=false"}, want: "providers.openai.base_url: "},
+		{environ: []string{"RELAVIUM_GEMINI_BASE_URL=http://10.0.0.1"}, want: "providers.gemini.base_url: "},
+		{user: "providers.deepseek.base_url = 'http://h.example'", want: "providers.deepseek.base_url: "},
+		{user: "providers.deepseek.base_url = 'https://u:canary@h.example'", want: "providers.deepseek.base_url: "},
+		{user: "providers.anthropic = {base_url = 'http://169.254.169.254', allow_local_endpoint = true}", want: "providers.anthropic.base_url: "},
+		{environ: []string{"RELAVIUM_OPENAI_ALLOW_LOCAL_ENDPOINT=canary"}, want: "RELAVIUM_OPENAI_ALLOW_LOCAL_ENDPOINT: expected true or false"},
+		{user: "providers.acme.base_url = 'https://h.example'", want: "config.toml:1: unknown key providers.acme"},
+		{user: "providers.openai.api_key = 'canary'", want: "config.toml:1: unknown key providers.openai.api_key"},
+	} {
+		got, err := providersWith(t, test.user, test.environ...)
+		if test.want != "" {
+			if exitCode(err) != exitFault || !strings.HasPrefix(err.Error(), test.want) || strings.Contains(err.Error(), "canary") {
+				t.Errorf("%q, %q = %v, want exit 2 and %q", test.user, test.environ, err, test.want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q, %q = %v", test.user, test.environ, err)
+			continue
+		}
+		base := ""
+		if set := got.Providers.OpenAI.BaseURL; set != nil {
+			base = *set
+		}
+		if base != test.base {
+			t.Errorf("%q, %q: base_url = %q, want %q", test.user, test.environ, base, test.base)
+		}
+	}
+}
+
+func TestValuesOfAgents(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"prices.m-1 = {input = 1, output = 2, cache_read = 0, cache_write = 3}": "",
+		"prices.'m/1:x' = {input = 0, output = 0}":                              "",
+		"prices.m.input = 1":                             "prices.m: input and output are required",
+		"prices.m = {input = 1, output = -1}":            "prices.m.output: expected 0 or more",
+		"prices.m.input = 1.5":                           "prices.m.input: expected a whole number",
+		"prices.m = {input = 1, output = 1, cached = 1}": "unknown key prices.m.cached",
+		"host = {pin = 'warn', keep_parked = '5m', max_children = 1, repeatable = ['mcp_gh_search']}": "",
+		"host.repeatable = ['read_file']":                "host.repeatable: expected tools of MCP servers",
+		"host.max_children = 0":                          "host.max_children: expected 1 or more",
+		"host.keep_parked = 'long'":                      "host.keep_parked: expected a duration",
+		"host.pin = 'never'":                             "host.pin: expected one of ask, warn, off",
+		"secrets = {age_file = 'a', age_identity = 'b'}": "",
+		"secrets.passphrase = 'canary'":                  "unknown key secrets.passphrase",
+	} {
+		_, err := layered(t, line, "")
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%s = %v, want it taken", line, err)
+		case want != "" && (exitCode(err) != exitFault || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary")):
+			t.Errorf("%s = %v, want exit 2 and %q", line, err, want)
+		}
 	}
 }
 

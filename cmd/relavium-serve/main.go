@@ -7,9 +7,11 @@ import (
 	"syscall"
 
 	"github.com/relavium/relavium-serve/inbound/child"
+	"github.com/relavium/relavium-serve/secrets"
 )
 
 func main() {
+	_ = secrets.Harden() // what a system does not have is not missed
 	if child.Supervising() {
 		os.Exit(child.Supervise())
 	}

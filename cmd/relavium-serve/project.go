@@ -57,20 +57,31 @@ func within(path, folder string) bool {
 
 // loaderOptions are what the loader cannot know by itself.
 func (at *site) loaderOptions() workflows.Options {
-	servers := []string{}
+	servers, stdio := []string{}, []string{}
 	for i := range at.Servers {
 		servers = append(servers, at.Servers[i].Name)
+		if at.Servers[i].Transport == "stdio" {
+			stdio = append(stdio, at.Servers[i].Name)
+		}
 	}
-	return workflows.Options{EnvDenied: consent.EnvDenied, CheckURL: egress.CheckURL, Servers: servers, Home: at.home}
+	return workflows.Options{
+		EnvDenied:    consent.EnvDenied,
+		CheckURL:     egress.CheckURL,
+		Servers:      servers,
+		StdioServers: stdio,
+		UnknownModel: at.unknownModel,
+		Priced:       at.pricer(),
+		Home:         at.home,
+	}
 }
 
 // load reads every workflow of the project and of the folders.
-func (at *site) load(folders []string) (*workflows.Catalog, error) {
+func (at *site) load(folders []string, opt workflows.Options) (*workflows.Catalog, error) {
 	sources, err := at.sources(folders)
 	if err != nil {
 		return nil, err
 	}
-	catalog, err := workflows.Load(sources, at.loaderOptions())
+	catalog, err := workflows.Load(sources, opt)
 	if err != nil {
 		return nil, &fault{code: exitFault, err: err}
 	}
@@ -86,7 +97,7 @@ func (at *site) find(name string, folders []string) (workflows.Loaded, error) {
 	if strings.ContainsAny(name, `/\`) || strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml") {
 		return at.findFile(name)
 	}
-	catalog, err := at.load(folders)
+	catalog, err := at.load(folders, at.loaderOptions())
 	if err != nil {
 		return workflows.Loaded{}, err
 	}
@@ -139,32 +150,4 @@ func (at *site) notLoaded(id string, catalog *workflows.Catalog, folders []strin
 		hint = "loaded are: " + strings.Join(ids[:min(len(ids), 20)], ", ")
 	}
 	return &fault{code: exitFault, err: errors.Join(faults...), hint: hint}
-}
-
-// secretsSupplied refuses a workflow whose required secret inputs no variable
-// supplies. Only their presence is looked at, never their value.
-func (a *app) secretsSupplied(w *workflows.Workflow) error {
-	for i := range w.Inputs {
-		input := &w.Inputs[i]
-		if input.Type != workflows.TypeSecret || !input.Required {
-			continue
-		}
-		name := w.SecretEnv(input.Name)
-		if a.supplies(name) {
-			continue
-		}
-		return invalid("set "+name+", or "+name+"_FILE to a file that holds it",
-			"workflow %q: nothing supplies the secret input %q", w.ID, input.Name)
-	}
-	return nil
-}
-
-// supplies reports whether a variable holds a secret, or with _FILE behind its name
-// the path of a file that is there.
-func (a *app) supplies(name string) bool {
-	if a.env[name] != "" {
-		return true
-	}
-	about, err := os.Stat(a.env[name+"_FILE"])
-	return err == nil && about.Mode().IsRegular()
 }

@@ -64,7 +64,7 @@ func (a *app) startRun(ctx context.Context, at *site, name string, flags *runFla
 	if err != nil {
 		return err
 	}
-	inputs, err := a.inputsOf(loaded.Workflow, flags.inputs)
+	inputs, err := at.inputsOf(ctx, loaded.Workflow, flags.inputs)
 	if err != nil {
 		return err
 	}
@@ -92,13 +92,14 @@ func (a *app) startRun(ctx context.Context, at *site, name string, flags *runFla
 	return closeStore(ctx, eng, err)
 }
 
-// inputsOf reads the inputs of a command line.
-func (a *app) inputsOf(w *workflows.Workflow, pairs []string) (json.RawMessage, error) {
+// inputsOf reads the inputs of a command line, and looks whether the secrets that the
+// workflow starts with are there.
+func (at *site) inputsOf(ctx context.Context, w *workflows.Workflow, pairs []string) (json.RawMessage, error) {
 	for _, pair := range pairs {
 		name, _, _ := strings.Cut(pair, "=")
 		secret := func(input workflows.Input) bool { return input.Name == name && input.Type == workflows.TypeSecret }
 		if slices.ContainsFunc(w.Inputs, secret) {
-			return nil, invalid("set "+w.SecretEnv(name)+" or "+w.SecretEnv(name)+"_FILE",
+			return nil, invalid("relavium-serve secrets set input/"+w.ID+"/"+name+", or set "+w.SecretEnv(name)+" or "+w.SecretEnv(name)+"_FILE",
 				"input %q is a secret: it is not taken from the command line, where others can read it", name)
 		}
 	}
@@ -110,7 +111,10 @@ func (a *app) inputsOf(w *workflows.Workflow, pairs []string) (json.RawMessage, 
 	if err != nil {
 		return nil, inputFault(w, err)
 	}
-	return inputs, a.secretsSupplied(w)
+	if err := at.secretsSupplied(ctx, w); err != nil {
+		return nil, err
+	}
+	return inputs, secretFault(at.keysSupplied(ctx, w))
 }
 
 func inputFault(w *workflows.Workflow, err error) error {

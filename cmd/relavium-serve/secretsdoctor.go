@@ -217,16 +217,18 @@ func (at *site) keyless(provider string) bool {
 }
 
 // provider is what is configured for a provider, nil for one that there is not.
-func (at *site) provider(name string) *providerSettings {
+func (at *site) provider(name string) *providerSettings { return providerOf(at.settings, name) }
+
+func providerOf(set *settings, name string) *providerSettings {
 	switch name {
 	case "anthropic":
-		return &at.Providers.Anthropic
+		return &set.Providers.Anthropic
 	case "openai":
-		return &at.Providers.OpenAI
+		return &set.Providers.OpenAI
 	case "gemini":
-		return &at.Providers.Gemini
+		return &set.Providers.Gemini
 	case "deepseek":
-		return &at.Providers.DeepSeek
+		return &set.Providers.DeepSeek
 	}
 	return nil
 }

@@ -36,7 +36,6 @@ type serveFlags struct {
 	publish    []string
 	transports []string
 	noRunTools bool
-	allow      []string
 	http       httpFlags
 }
 
@@ -55,10 +54,6 @@ func (a *app) serveCommand() *cobra.Command {
 			if err := unbuiltServing(cmd, at, &flags); err != nil {
 				return err
 			}
-			if err := a.spawns(at, flags.allow, false); err != nil {
-				return err
-			}
-			at.spawning.ask.Store(false) // a call never asks at the terminal
 			if cmd.Flags().Changed("publish") {
 				at.Serve.Publish = flags.publish
 			}
@@ -70,7 +65,6 @@ func (a *app) serveCommand() *cobra.Command {
 	f.StringArrayVar(&flags.publish, "publish", nil, "publish this workflow, or @mcp_call (repeatable; replaces [serve] publish)")
 	f.StringArrayVar(&flags.transports, "transport", nil, "stdio (the default) or http")
 	flags.http.add(cmd)
-	f.StringArrayVar(&flags.allow, "allow-mcp-stdio", nil, "let agents start the MCP server program with this consent digest, in this process (repeatable)")
 	f.BoolVar(&flags.noRunTools, "no-run-tools", false, "leave out the relavium_run_* tools")
 	for _, name := range unbuiltFlags() {
 		f.StringArray(name, nil, "not part of this build")
@@ -82,7 +76,7 @@ func (a *app) serveCommand() *cobra.Command {
 // unbuiltFlags are the flags of serve whose features are not part of this build.
 func unbuiltFlags() []string {
 	return []string{
-		"database", "metrics-listen", "trace-endpoint",
+		"database", "allow-mcp-stdio", "metrics-listen", "trace-endpoint",
 	}
 }
 
@@ -139,7 +133,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 		eng, err := a.openStore(ctx, at, true)
 		opened <- openedStore{eng, err}
 	}()
-	listed, projects, loadErr := at.published(flags.folders, entry)
+	listed, projects, loadErr := at.published(ctx, flags.folders, entry)
 	store := <-opened
 	switch {
 	case loadErr != nil && store.eng != nil:
@@ -154,7 +148,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 			return closeStore(ctx, store.eng, err)
 		}
 	}
-	options := a.publishing(at, store.eng, listed, flags)
+	options := a.publishing(ctx, at, store.eng, listed, flags)
 	if err := at.gateOptions(ctx, &options); err != nil {
 		return closeStore(ctx, store.eng, err)
 	}
@@ -162,9 +156,6 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	server, err := publish.New(options)
 	if err != nil {
 		return closeStore(ctx, store.eng, &fault{code: exitFault, err: err})
-	}
-	if err := a.checkServing(ctx, at, listed, overHTTP && isTerminal(a.stdin)); err != nil {
-		return closeStore(ctx, store.eng, err)
 	}
 	if len(listed) == 0 {
 		at.log.WarnContext(ctx, "nothing is published, so no tool is listed: name workflows with --publish or [serve] publish")
@@ -195,8 +186,8 @@ type openedStore struct {
 
 // published loads the workflows and picks those of the publish list; projects are
 // the keys of every project a file was loaded from.
-func (at *site) published(folders []string, entry *entrance) (listed []publish.Workflow, projects []string, err error) {
-	catalog, err := at.load(folders)
+func (at *site) published(ctx context.Context, folders []string, entry *entrance) (listed []publish.Workflow, projects []string, err error) {
+	catalog, err := at.load(folders, at.advised(ctx, at.loaderOptions()))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -219,9 +210,12 @@ func (at *site) published(folders []string, entry *entrance) (listed []publish.W
 		}
 		listed = append(listed, w)
 	}
+	if err := at.distinctSecrets(listed); err != nil {
+		return nil, nil, err
+	}
 	for i := range catalog.Warnings {
 		warning := &catalog.Warnings[i]
-		at.log.Warn("workflow file", "file", warning.File, "line", warning.Line, "where", warning.Where, "what", warning.What)
+		at.log.WarnContext(ctx, "workflow file", "file", warning.File, "line", warning.Line, "where", warning.Where, "what", warning.What)
 	}
 	return listed, slices.Sorted(maps.Keys(keys)), nil
 }
@@ -300,21 +294,7 @@ func (at *site) publishable(loaded *workflows.Loaded, entry *entrance) (publish.
 	return published, at.nameGates(&published)
 }
 
-// secretSource reports of the variables that are named after secret inputs whether
-// they supply one, by themselves or by a file.
-func (a *app) secretSource(listed []publish.Workflow) func(name string) bool {
-	names := make(map[string]bool)
-	for i := range listed {
-		for _, input := range listed[i].Inputs {
-			if input.Type == workflows.TypeSecret {
-				names[listed[i].SecretEnv(input.Name)] = true
-			}
-		}
-	}
-	return func(name string) bool { return names[name] && a.supplies(name) }
-}
-
-func (a *app) publishing(at *site, eng *engine.Engine, listed []publish.Workflow, flags *serveFlags) publish.Options {
+func (a *app) publishing(ctx context.Context, at *site, eng *engine.Engine, listed []publish.Workflow, flags *serveFlags) publish.Options {
 	handover := make(map[string]time.Duration, len(at.Serve.Handover))
 	for client, limit := range at.Serve.Handover {
 		handover[client] = time.Duration(limit)
@@ -327,7 +307,8 @@ func (a *app) publishing(at *site, eng *engine.Engine, listed []publish.Workflow
 		NoRunTools: flags.noRunTools,
 		Accept:     at.Gates.Accept,
 		Handover:   handover,
-		HasEnv:     a.secretSource(listed),
+		HasEnv:     at.secretSource(ctx, listed),
+		Refuse:     at.refuse,
 		Variables:  at.Variables,
 		Version:    readVersion().Version,
 		Limits:     at.limits(),
