@@ -27,9 +27,11 @@ func newAnthropic(base string, client *http.Client) *messages {
 	)}
 }
 
-// What a thinking block is kept as, to be sent back as it came.
+// What a thinking block is kept as, to be sent back as it came: to the model that
+// thought it and to no other, since the blocks are bound to it.
 type keptThinking struct {
 	Type      string `json:"type"` // thinking or redacted_thinking
+	Model     string `json:"model"`
 	Signature string `json:"signature,omitempty"`
 	Data      string `json:"data,omitempty"`
 }
@@ -41,7 +43,7 @@ func (s *messages) turn(ctx context.Context, req *agent.Request, a *assembly) er
 	}
 	stream := s.service.NewStreaming(ctx, *p)
 	defer stream.Close() //nolint:errcheck // the body tells the exchange how it ended
-	t := anthropicTurn{a: a, blocks: map[int64]*draft{}}
+	t := anthropicTurn{a: a, model: req.Model, blocks: map[int64]*draft{}}
 	for stream.Next() {
 		ev := stream.Current()
 		if err := t.take(&ev); err != nil {
@@ -64,6 +66,7 @@ func (s *messages) turn(ctx context.Context, req *agent.Request, a *assembly) er
 // An anthropicTurn follows the events of one message.
 type anthropicTurn struct {
 	a      *assembly
+	model  string
 	blocks map[int64]*draft
 	stop   anthropicsdk.StopReason
 }
@@ -107,7 +110,7 @@ func (t *anthropicTurn) begin(index int64, b *anthropicsdk.ContentBlockStartEven
 		}
 		d := &draft{kind: kind}
 		if kind == reasoningDraft {
-			d.opaque = keep(keptThinking{Type: b.Type, Signature: b.Signature, Data: b.Data})
+			d.opaque = keep(keptThinking{Type: b.Type, Model: t.model, Signature: b.Signature, Data: b.Data})
 			if err := a.grow(len(b.Data)); err != nil {
 				return err
 			}
@@ -207,13 +210,16 @@ func anthropicParams(req *agent.Request) (*anthropicsdk.MessageNewParams, error)
 		}
 		p.Tools = append(p.Tools, anthropicsdk.ToolUnionParam{OfTool: &tool})
 	}
-	p.Messages = anthropicMessages(req.Messages)
+	p.Messages = anthropicMessages(req.Messages, req.Model)
+	if p.Thinking.OfEnabled != nil && thoughtless(req.Messages, req.Model) {
+		p.Thinking = anthropicsdk.ThinkingConfigParamUnion{}
+	}
 	return p, nil
 }
 
 // anthropicMessages lowers a conversation: the API has user and assistant take turns,
 // and wants the results of tools at the head of the user's.
-func anthropicMessages(in []agent.Message) []anthropicsdk.MessageParam {
+func anthropicMessages(in []agent.Message, model string) []anthropicsdk.MessageParam {
 	var out []anthropicsdk.MessageParam
 	var said []anthropicsdk.ContentBlockParamUnion
 	flush := func(assistant bool) {
@@ -234,7 +240,7 @@ func anthropicMessages(in []agent.Message) []anthropicsdk.MessageParam {
 			assistant = now
 		}
 		for _, part := range m.Parts {
-			if b, ok := anthropicBlock(part); ok {
+			if b, ok := anthropicBlock(part, model); ok {
 				said = append(said, b)
 			}
 		}
@@ -243,11 +249,27 @@ func anthropicMessages(in []agent.Message) []anthropicsdk.MessageParam {
 	return out
 }
 
-func anthropicBlock(part agent.Part) (anthropicsdk.ContentBlockParamUnion, bool) {
+// thoughtless tells whether the tool loop goes on from a turn without thinking, as
+// after a fallback: a budget of thinking is refused then, until the loop ends.
+func thoughtless(in []agent.Message, model string) bool {
+	for i := len(in) - 1; i >= 0 && in[i].Role != agent.User; i-- {
+		if in[i].Role != agent.Assistant {
+			continue
+		}
+		for _, part := range in[i].Parts {
+			if b, ok := anthropicBlock(part, model); ok {
+				return b.OfThinking == nil && b.OfRedactedThinking == nil
+			}
+		}
+	}
+	return false
+}
+
+func anthropicBlock(part agent.Part, model string) (anthropicsdk.ContentBlockParamUnion, bool) {
 	switch {
 	case part.Reasoning != nil:
 		var k keptThinking
-		if part.Reasoning.Provider != Anthropic || json.Unmarshal(part.Reasoning.Opaque, &k) != nil {
+		if part.Reasoning.Provider != Anthropic || json.Unmarshal(part.Reasoning.Opaque, &k) != nil || k.Model != model {
 			break
 		}
 		if k.Type == "redacted_thinking" {

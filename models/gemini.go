@@ -58,7 +58,7 @@ func (g *gemini) turn(ctx context.Context, req *agent.Request, a *assembly) erro
 		return err
 	}
 	finished := false
-	for res, err := range models.GenerateContentStream(ctx, req.Model, geminiContents(req.Messages), config) {
+	for res, err := range models.GenerateContentStream(ctx, req.Model, geminiContents(req), config) {
 		if err != nil {
 			if finished {
 				break
@@ -232,9 +232,9 @@ func geminiConfig(req *agent.Request) (*genai.GenerateContentConfig, error) {
 }
 
 // geminiContents lowers a conversation. Each role's neighbouring messages are one.
-func geminiContents(in []agent.Message) []*genai.Content {
+func geminiContents(req *agent.Request) []*genai.Content {
 	var out []*genai.Content
-	for _, m := range in {
+	for _, m := range req.Messages {
 		role := genai.RoleUser
 		if m.Role == agent.Assistant {
 			role = genai.RoleModel
@@ -252,7 +252,33 @@ func geminiContents(in []agent.Message) []*genai.Content {
 		}
 		out = append(out, &genai.Content{Role: role, Parts: parts})
 	}
+	if geminiName(req.Model).version >= 3 {
+		for _, c := range out {
+			signCalls(c)
+		}
+	}
 	return out
+}
+
+// unsigned stands for the signature of a call that another model made. The models of
+// the third generation want one, and take this by their guide to thought signatures.
+const unsigned = "skip_thought_signature_validator"
+
+// signCalls gives a step's first call the placeholder if none of its calls is signed.
+func signCalls(c *genai.Content) {
+	var first *genai.Part
+	for _, p := range c.Parts {
+		switch {
+		case p.FunctionCall == nil:
+		case len(p.ThoughtSignature) > 0:
+			return
+		case first == nil:
+			first = p
+		}
+	}
+	if first != nil {
+		first.ThoughtSignature = []byte(unsigned)
+	}
 }
 
 func geminiLower(parts []*genai.Part, p agent.Part) []*genai.Part {

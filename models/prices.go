@@ -173,9 +173,18 @@ func cutForm(s, form string) (string, bool) {
 // else for the id without its date, else what the table has for either. ok is false if
 // neither knows it; a model that only resembles a known one is not known.
 func (m *Models) Price(provider, model string) (price agent.Price, ok bool) {
+	return lookUp(m.prices, provider, model)
+}
+
+// ListPrice is Price without configuration: what the table has.
+func ListPrice(provider, model string) (price agent.Price, ok bool) {
+	return lookUp(priceTable(), provider, model)
+}
+
+func lookUp(prices map[string]agent.Price, provider, model string) (agent.Price, bool) {
 	short := canonical(model)
 	for _, key := range []string{model, short, priceKey(provider, model), priceKey(provider, short)} {
-		if price, ok = m.prices[key]; ok {
+		if price, ok := prices[key]; ok {
 			return price, true
 		}
 	}

@@ -136,15 +136,12 @@ func TestProviders(t *testing.T) {
 	})
 }
 
-// refusing are those that want their own signatures in every history.
-func refusing(provider string) bool { return provider == models.Anthropic || provider == models.Gemini }
-
 // Each provider is followed by each other one in the middle of a tool loop.
 func TestFallbackAcrossProviders(t *testing.T) {
 	t.Parallel()
 	eachProvider(t, func(t *testing.T, first string) {
 		eachProvider(t, func(t *testing.T, second string) {
-			if first == second || refusing(second) {
+			if first == second {
 				t.Skip("no pair")
 			}
 			m, fake := reached(t, fakemodel.Options{Answer: func(q *fakemodel.Request) (fakemodel.Turn, bool) {

@@ -114,12 +114,13 @@ func (anthropicWire) read(r *http.Request, body []byte, q *Request) error {
 		if err != nil {
 			return refuse("messages.%d: %v", i, err)
 		}
-		msg, err := anthropicMessage(m.Role, blocks)
+		msg, err := anthropicMessage(in.Model, m.Role, blocks)
 		if err != nil {
 			return refuse("messages.%d: %v", i, err)
 		}
 		q.Messages = append(q.Messages, msg...)
-		if thinking && m.Role == "assistant" && i == len(in.Messages)-2 && hasToolUse(blocks) && !strings.HasSuffix(blocks[0].Type, "thinking") {
+		// With adaptive thinking earlier turns need not begin with it.
+		if thinking && in.Thinking.Type == "enabled" && m.Role == "assistant" && i == len(in.Messages)-2 && hasToolUse(blocks) && !strings.HasSuffix(blocks[0].Type, "thinking") {
 			return refuse("messages.%d.content.0.type: Expected `thinking` or `redacted_thinking`, but found `%s`", i, blocks[0].Type)
 		}
 		if i > 0 {
@@ -207,7 +208,7 @@ func anthropicBlocks(raw json.RawMessage) ([]anthropicBlock, error) {
 }
 
 // anthropicMessage reads one message; its tool results become a message of their own.
-func anthropicMessage(role string, blocks []anthropicBlock) ([]Message, error) {
+func anthropicMessage(model, role string, blocks []anthropicBlock) ([]Message, error) {
 	m, results := Message{Role: role}, Message{Role: "tool"}
 	for _, b := range blocks {
 		user := role == "user"
@@ -220,7 +221,7 @@ func anthropicMessage(role string, blocks []anthropicBlock) ([]Message, error) {
 			}
 			m.Text += b.Text
 		case b.Type == "thinking" && !user:
-			if b.Signature != sign(b.Thinking) {
+			if b.Signature != sign(model+"\x00"+b.Thinking) { // the models' own blocks alone
 				return nil, fmt.Errorf("invalid `signature` in `thinking` block")
 			}
 			m.Reasoning += b.Thinking
@@ -285,7 +286,7 @@ func (anthropicWire) badEvent(e *emitter) error {
 func (anthropicWire) blocks(t *Turn, q *Request) []map[string]any {
 	var out []map[string]any
 	if t.Reasoning != "" {
-		out = append(out, map[string]any{"type": "thinking", "thinking": t.Reasoning, "signature": sign(t.Reasoning)})
+		out = append(out, map[string]any{"type": "thinking", "thinking": t.Reasoning, "signature": sign(q.Model + "\x00" + t.Reasoning)})
 	}
 	if t.Redacted != "" {
 		out = append(out, map[string]any{"type": "redacted_thinking", "data": "redacted:" + t.Redacted})

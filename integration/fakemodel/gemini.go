@@ -1,6 +1,7 @@
 package fakemodel
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -200,7 +201,7 @@ func geminiMessages(contents []geminiContent, q *Request) error {
 			switch {
 			case p.FunctionCall != nil:
 				calls++
-				signed = signed || p.ThoughtSignature == sign(p.FunctionCall.Name)
+				signed = signed || p.ThoughtSignature == sign(p.FunctionCall.Name) || p.ThoughtSignature == unsigned()
 				m.Calls = append(m.Calls, Call{Name: p.FunctionCall.Name, Arguments: p.FunctionCall.Args})
 			case p.FunctionResponse != nil:
 				var object map[string]any
@@ -239,6 +240,11 @@ func geminiMessages(contents []geminiContent, q *Request) error {
 		}
 	}
 	return nil
+}
+
+// unsigned is what the API takes for a signature in a history that another model began.
+func unsigned() string {
+	return base64.StdEncoding.EncodeToString([]byte("skip_thought_signature_validator"))
 }
 
 // currentTurn tells whether content i is after the last user text.
