@@ -45,7 +45,7 @@ func (x *execution) attend(ctx context.Context) (leave func(), err error) {
 	if x.e.opt.Attend == nil || len(agents) == 0 || x.ended() {
 		return func() {}, nil
 	}
-	done, err := x.e.opt.Attend(x.ctx, Attendance{
+	done, err := x.e.opt.Attend(x.ctx, Attendance{ //nolint:contextcheck // the run's own life, which ctx bounds
 		Run: x.row.id, Project: Project{Key: x.row.project, Root: x.row.root}, Principal: x.row.principal, Workflow: x.wf, Agents: agents,
 	})
 	if err == nil {
@@ -55,7 +55,7 @@ func (x *execution) attend(ctx context.Context) (leave func(), err error) {
 		return func() {}, context.Cause(ctx)
 	}
 	if x.ctx.Err() != nil {
-		return func() {}, nil // cancelled or too late, which the loop sees
+		return func() {}, nil //nolint:nilerr // cancelled or too late, which the loop sees
 	}
 	failure, ok := errors.AsType[*RunError](err)
 	if !ok {

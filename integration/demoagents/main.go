@@ -76,7 +76,7 @@ func play(ctx context.Context) (err error) {
 	if err := os.WriteFile(filepath.Join(s.home, "config.toml"), []byte(settings), 0o600); err != nil {
 		return err
 	}
-	diff, err := diffOf(input)
+	diff, err := diffOf()
 	if err != nil {
 		return err
 	}
@@ -139,8 +139,8 @@ func (s *stage) waiting(ctx context.Context) (string, error) {
 	return gates[0].Run, nil
 }
 
-func diffOf(path string) (string, error) {
-	raw, err := os.ReadFile(path)
+func diffOf() (string, error) {
+	raw, err := os.ReadFile(input)
 	if err != nil {
 		return "", err
 	}
@@ -162,9 +162,15 @@ func standIn(ctx context.Context) (url string, stop func(), err error) {
 	}
 	fake := fakemodel.New(fakemodel.Options{Script: played, Key: "stand-in-key"})
 	server := &http.Server{Handler: fake, ReadHeaderTimeout: 5 * time.Second}
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(l) }()
-	return fakemodel.URL("http://"+l.Addr().String(), "anthropic"), func() { _ = server.Close(); <-done }, nil
+	done := make(chan struct{})
+	go func() {
+		_ = server.Serve(l)
+		close(done)
+	}()
+	return fakemodel.URL("http://"+l.Addr().String(), "anthropic"), func() {
+		_ = server.Close()
+		<-done
+	}, nil
 }
 
 // script is what the stand-in answers.
