@@ -200,9 +200,12 @@ func TestKill(t *testing.T) {
 	}
 	for n := 1; n <= effects; n++ {
 		for _, point := range []string{"inside", "done"} {
+			if point == "inside" && n%2 == 0 {
+				continue // each process costs a second or more under the race detector
+			}
 			t.Run(fmt.Sprintf("%s:%d", point, n), func(t *testing.T) {
 				t.Parallel()
-				answer := []string{"repeat", "skip"}[n%2]
+				answer := []string{"repeat", "skip"}[n/2%2]
 				dir := t.TempDir()
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()

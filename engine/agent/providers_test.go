@@ -99,6 +99,7 @@ func TestProviders(t *testing.T) {
 	t.Parallel()
 	const schema = ", output_schema: {type: object, properties: {ok: {type: boolean}}, required: [ok], additionalProperties: false}"
 	eachProvider(t, func(t *testing.T, provider string) {
+		t.Helper()
 		m, fake := reached(t, scripted(
 			callsTwo,
 			fakemodel.Turn{Reasoning: "again", Calls: []fakemodel.Call{{Name: "nope"}}},
@@ -140,7 +141,9 @@ func TestProviders(t *testing.T) {
 func TestFallbackAcrossProviders(t *testing.T) {
 	t.Parallel()
 	eachProvider(t, func(t *testing.T, first string) {
+		t.Helper()
 		eachProvider(t, func(t *testing.T, second string) {
+			t.Helper()
 			if first == second {
 				t.Skip("no pair")
 			}
@@ -189,6 +192,7 @@ func TestProviderFaults(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			eachProvider(t, func(t *testing.T, provider string) {
+				t.Helper()
 				other := models.Anthropic
 				if provider == other {
 					other = models.OpenAI
@@ -216,6 +220,7 @@ func TestProviderFaults(t *testing.T) {
 func TestCancelHangsUp(t *testing.T) {
 	t.Parallel()
 	eachProvider(t, func(t *testing.T, provider string) {
+		t.Helper()
 		m, fake := reached(t, scripted(fakemodel.Turn{Tokens: 100, Cut: fakemodel.CutHold, After: 5}))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
