@@ -90,16 +90,21 @@ func (a *app) newAgents(ctx context.Context, at *site) (*agents, error) {
 }
 
 // options are what the engine needs of them.
-func (g *agents) options(opt *engine.Options) {
+func (g *agents) options(ctx context.Context, opt *engine.Options) {
+	ctx = context.WithoutCancel(ctx)
 	opt.Agent = g.runner
 	opt.Attend = g.attend.attend
-	opt.Ended = func(run string) { _ = g.tools.Remove(run) } // what is left is swept at the next start
+	opt.Ended = func(run string) {
+		_ = g.tools.Remove(run) // what is left is swept at the next start
+		g.attend.ended(ctx, run)
+	}
 	opt.Stopped = g.stop
 }
 
 // stop ends what agents started, once no run needs it.
 func (g *agents) stop(ctx context.Context) error {
 	g.unwatch()
+	g.attend.wait()
 	err := errors.Join(g.host.Shutdown(ctx), g.children.Close(ctx))
 	g.models.CloseIdle()
 	return err

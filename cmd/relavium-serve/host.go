@@ -147,6 +147,8 @@ type attendances struct {
 
 	mu   sync.Mutex
 	runs map[string]*attendance
+
+	closing sync.WaitGroup
 }
 
 type attendance struct {
@@ -191,9 +193,26 @@ func (s *attendances) leave(ctx context.Context, run string, ended bool) {
 		}
 	}
 	s.mu.Unlock()
-	if !last || !over {
-		return
+	if last && over {
+		s.close(ctx, run)
 	}
+}
+
+// ended closes the servers of a run that ended while nobody attended it, such as one
+// that was cancelled at a gate. It does not wait for that; wait does.
+func (s *attendances) ended(ctx context.Context, run string) {
+	s.mu.Lock()
+	attended := s.runs[run] != nil
+	s.mu.Unlock()
+	if !attended {
+		s.closing.Go(func() { s.close(ctx, run) })
+	}
+}
+
+// wait returns once no closing is under way.
+func (s *attendances) wait() { s.closing.Wait() }
+
+func (s *attendances) close(ctx context.Context, run string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeServers)
 	defer cancel()
 	if err := s.host.Close(ctx, run); err != nil {

@@ -45,7 +45,7 @@ func (a *app) openStore(ctx context.Context, at *site, executor bool, projects .
 		if g, err = a.newAgents(ctx, at); err != nil {
 			return nil, err
 		}
-		g.options(&opt)
+		g.options(ctx, &opt)
 		at.agents = g
 	}
 	eng, err := engine.Open(ctx, opt)
