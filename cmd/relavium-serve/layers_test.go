@@ -26,7 +26,7 @@ func forbidden() []string {
 		"serve.limits.calls_per_minute = 1", "serve.limits.concurrent = 1", "serve.limits.cost_per_day_microcents = 1",
 		"runs.keep = '1d'", "providers.openai.base_url = 'https://h.example'", "providers.anthropic.allow_local_endpoint = true",
 		"providers.gemini.base_url = 'https://h.example'", "providers.deepseek.base_url = 'https://h.example'",
-		"database.url = 'postgres://h.example'", "database.durability = 'full'", "host.pin = 'off'", "host.keep_parked = '1m'",
+		"database.url = 'postgres://h.example'", "database.durability = 'full'", "host.pin = 'off'", "git.name = 'Birds'", "git.email = 'birds@example.com'", "host.keep_parked = '1m'",
 		"host.max_children = 1", "host.repeatable = []", "prices.m = {input = 1, output = 2}", "auth.issuer = 'a'", "auth.audience = 'a'",
 		"auth.jwks_url = 'a'", "auth.token_types = []", "auth.allow_local_endpoint = true", "secrets.age_file = 'a'",
 		"secrets.age_identity = 'a'",

@@ -76,7 +76,11 @@ func (at *site) loaderOptions() workflows.Options {
 }
 
 // load reads every workflow of the project and of the folders.
-func (at *site) load(folders []string, opt workflows.Options) (*workflows.Catalog, error) {
+func (at *site) load(folders []string) (*workflows.Catalog, error) {
+	return at.loadWith(folders, at.loaderOptions())
+}
+
+func (at *site) loadWith(folders []string, opt workflows.Options) (*workflows.Catalog, error) {
 	sources, err := at.sources(folders)
 	if err != nil {
 		return nil, err
@@ -97,7 +101,7 @@ func (at *site) find(name string, folders []string) (workflows.Loaded, error) {
 	if strings.ContainsAny(name, `/\`) || strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml") {
 		return at.findFile(name)
 	}
-	catalog, err := at.load(folders, at.loaderOptions())
+	catalog, err := at.load(folders)
 	if err != nil {
 		return workflows.Loaded{}, err
 	}

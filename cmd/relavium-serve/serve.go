@@ -36,6 +36,7 @@ type serveFlags struct {
 	publish    []string
 	transports []string
 	noRunTools bool
+	allow      []string
 	http       httpFlags
 }
 
@@ -54,6 +55,10 @@ func (a *app) serveCommand() *cobra.Command {
 			if err := unbuiltServing(cmd, at, &flags); err != nil {
 				return err
 			}
+			if err := a.spawns(at, flags.allow, false); err != nil {
+				return err
+			}
+			at.spawning.ask.Store(false) // a call never asks at the terminal
 			if cmd.Flags().Changed("publish") {
 				at.Serve.Publish = flags.publish
 			}
@@ -65,6 +70,7 @@ func (a *app) serveCommand() *cobra.Command {
 	f.StringArrayVar(&flags.publish, "publish", nil, "publish this workflow, or @mcp_call (repeatable; replaces [serve] publish)")
 	f.StringArrayVar(&flags.transports, "transport", nil, "stdio (the default) or http")
 	flags.http.add(cmd)
+	f.StringArrayVar(&flags.allow, "allow-mcp-stdio", nil, "let agents start the MCP server program with this consent digest, in this process (repeatable)")
 	f.BoolVar(&flags.noRunTools, "no-run-tools", false, "leave out the relavium_run_* tools")
 	for _, name := range unbuiltFlags() {
 		f.StringArray(name, nil, "not part of this build")
@@ -76,7 +82,7 @@ func (a *app) serveCommand() *cobra.Command {
 // unbuiltFlags are the flags of serve whose features are not part of this build.
 func unbuiltFlags() []string {
 	return []string{
-		"database", "allow-mcp-stdio", "metrics-listen", "trace-endpoint",
+		"database", "metrics-listen", "trace-endpoint",
 	}
 }
 
@@ -157,6 +163,9 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	if err != nil {
 		return closeStore(ctx, store.eng, &fault{code: exitFault, err: err})
 	}
+	if err := a.checkServing(ctx, at, listed, overHTTP && isTerminal(a.stdin)); err != nil {
+		return closeStore(ctx, store.eng, err)
+	}
 	if len(listed) == 0 {
 		at.log.WarnContext(ctx, "nothing is published, so no tool is listed: name workflows with --publish or [serve] publish")
 	}
@@ -187,7 +196,7 @@ type openedStore struct {
 // published loads the workflows and picks those of the publish list; projects are
 // the keys of every project a file was loaded from.
 func (at *site) published(ctx context.Context, folders []string, entry *entrance) (listed []publish.Workflow, projects []string, err error) {
-	catalog, err := at.load(folders, at.advised(ctx, at.loaderOptions()))
+	catalog, err := at.loadWith(folders, at.advised(ctx, at.loaderOptions()))
 	if err != nil {
 		return nil, nil, err
 	}
