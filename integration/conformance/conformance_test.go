@@ -29,12 +29,18 @@ type suite struct{ node, script string }
 // with expected-failures.yml, and the named scenarios have to pass whole.
 func TestSuite(t *testing.T) {
 	s := installed(t)
-	url := serve(t)
-	sets := []struct {
-		revision string
-		choice   []string // of the suite's options
-		passing  []string // at least these, whatever the list of expected failures says
-	}{
+	s.check(t, install(t).serve(t))
+}
+
+// A set is a choice of scenarios.
+type set struct {
+	revision string
+	choice   []string // of the suite's options
+	passing  []string // at least these, whatever the list of expected failures says
+}
+
+func sets() []set {
+	return []set{
 		{"2025-03-26", []string{"--suite", "all", "--spec-version", "2025-03-26"}, []string{"server-session-lifecycle"}},
 		{"2025-06-18", []string{"--suite", "all", "--spec-version", "2025-06-18"}, []string{
 			"server-initialize", "ping", "tools-list", "tools-call-simple-text", "tools-call-error", "tools-call-with-progress",
@@ -53,7 +59,12 @@ func TestSuite(t *testing.T) {
 			"input-required-result-unsupported-methods", "input-required-result-tampered-state", "input-required-result-validate-input",
 		}},
 	}
-	for _, set := range sets {
+}
+
+// check runs every set against an endpoint.
+func (s suite) check(t *testing.T, url string) {
+	t.Helper()
+	for _, set := range sets() {
 		t.Run(set.revision, func(t *testing.T) {
 			got := s.run(t, url, set.choice)
 			passed := 0
@@ -80,22 +91,30 @@ func TestSuite(t *testing.T) {
 // failed.
 func (s suite) run(t *testing.T, url string, choice []string) map[string][]string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	out := t.TempDir()
 	expected, err := filepath.Abs("expected-failures.yml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{s.script, "server", "--url", url, "--expected-failures", expected, "-o", out}, choice...)
-	cmd := exec.CommandContext(ctx, s.node, args...)
-	cmd.Dir, cmd.Env = out, environment(out)
-	text, err := cmd.CombinedOutput()
+	got, text, err := s.start(t, url, append([]string{"--expected-failures", expected}, choice...))
 	if err != nil {
 		_, summary, _ := bytes.Cut(text, []byte("=== SUMMARY ==="))
 		t.Errorf("the suite says: %v\n%s", err, summary)
 	}
-	return results(t, out)
+	return got
+}
+
+// start runs the suite with its options, and returns its results, what it said
+// and its verdict.
+func (s suite) start(t *testing.T, url string, options []string) (got map[string][]string, text []byte, verdict error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	out := t.TempDir()
+	args := append([]string{s.script, "server", "--url", url, "-o", out}, options...)
+	cmd := exec.CommandContext(ctx, s.node, args...)
+	cmd.Dir, cmd.Env = out, environment(out)
+	text, verdict = cmd.CombinedOutput()
+	return results(t, out), text, verdict
 }
 
 // results reads what the suite wrote: server-<scenario>-<time>/checks.json.
@@ -162,13 +181,16 @@ func installed(t *testing.T) suite {
 	return s
 }
 
-// serve starts a server of the workflow files on a free port and returns its
-// endpoint. It ends with the test, by a signal and in order.
-func serve(t *testing.T) string {
+// An installation is the built binary with a home of its own.
+type installation struct{ binary, dir, home string }
+
+// install builds the binary and makes it a home with the configuration of the
+// workflow files; more is put behind that.
+func install(t *testing.T, more ...string) installation {
 	t.Helper()
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "relavium-serve")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/relavium/relavium-serve/cmd/relavium-serve")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", binary, "github.com/relavium/relavium-serve/cmd/relavium-serve")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
@@ -181,17 +203,26 @@ func serve(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	config = append(config, strings.Join(more, "\n")...)
 	if err := os.WriteFile(filepath.Join(home, "config.toml"), config, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return installation{binary: binary, dir: dir, home: home}
+}
+
+// serve starts a server of the workflow files on a free port and returns its
+// endpoint. It ends with the test, by a signal and in order.
+func (i installation) serve(t *testing.T, more ...string) string {
+	t.Helper()
 	flows, err := filepath.Abs(filepath.Join("testdata", "workflows"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	cmd := exec.CommandContext(ctx, binary, "serve", "--workflows", flows, "--publish", "@mcp_call",
-		"--transport", "http", "--listen", "127.0.0.1:0")
-	cmd.Dir, cmd.Env = dir, environment(home)
+	cmd := exec.CommandContext(ctx, i.binary, append([]string{
+		"serve", "--workflows", flows, "--publish", "@mcp_call", "--transport", "http", "--listen", "127.0.0.1:0",
+	}, more...)...)
+	cmd.Dir, cmd.Env = i.dir, environment(i.home)
 	cmd.WaitDelay = 15 * time.Second
 	if runtime.GOOS != "windows" {
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
