@@ -16,6 +16,7 @@ import (
 const (
 	maxShownBytes = 50 << 10
 	maxShownLines = 2000
+	maxReadOn     = 20 << 10 // of what was left out, so that one reading is shown whole, escaped
 	maxSummary    = 2 << 10
 	maxInput      = 4 << 10
 )
@@ -47,7 +48,7 @@ func (c *toolCall) result(ctx context.Context, text string) outcome {
 			} else {
 				whole = "The whole result is in the file " + path + "."
 				if c.l.grant.tools["read_file"] != nil {
-					whole = "Read the whole result in parts with read_file, from " + path + "."
+					whole = fmt.Sprintf(`To read on: read_file {"path":%q,"startByte":%d,"byteCount":%d}.`, path, head+1, min(tail-head, maxReadOn))
 				}
 			}
 		}

@@ -47,7 +47,7 @@ func TestLargeResult(t *testing.T) {
 		},
 		{
 			name: "readable", tools: ", read_file", text: numbered(3000), spill: keeps, head: "line 0\n", tail: "line 2999\n",
-			marker: "1002 lines. Read the whole result in parts with read_file, from run:spill/n-1-1.txt.]",
+			marker: `1002 lines. To read on: read_file {"path":"run:spill/n-1-1.txt","startByte":8882,"byteCount":10019}.]`,
 		},
 		{
 			name: "of many bytes each", text: strings.Repeat("€", 20000), spill: keeps, head: "€€", tail: "€€",
