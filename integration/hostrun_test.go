@@ -1,0 +1,159 @@
+//go:build unix
+
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/relavium/relavium-serve/integration/fakemodel"
+)
+
+// librarian is a workflow whose agent has the filesystem server of npm.
+const librarian = `schema_version: '1.0'
+workflow:
+  id: librarian
+  version: '1.0.0'
+  name: Librarian
+  description: Looks into the shelf.
+  trigger: {type: mcp_call}
+  inputs: [{name: topic, type: string, required: true}]
+  agents:
+    - id: reader
+      provider: anthropic
+      model: claude-sonnet-4-6
+      system_prompt: 'You look into files.'
+      max_tokens: 500
+      mcp_servers:
+        - {id: shelf, transport: stdio, command: node, args: ['SCRIPT', 'SHELF'], tools_allowlist: [read_text_file, list_directory]}
+  nodes:
+    - {id: start, type: input}
+    - {id: look, type: agent, agent_ref: reader, prompt_template: 'What is there about {{ inputs.topic }}?'}
+    - {id: result, type: output}
+  edges: [{from: start, to: look}, {from: look, to: result}]
+`
+
+// npmServer is the program of a server below integration/servers.
+func npmServer(t *testing.T, path string) string {
+	t.Helper()
+	full, err := filepath.Abs(filepath.Join("servers", "node_modules", path))
+	if err == nil {
+		_, err = os.Stat(full)
+	}
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip("npm's servers are not installed: scripts/clients")
+	}
+	return full
+}
+
+// librarianProject is a project with a shelf of one note.
+func librarianProject(t *testing.T) (project, *fakemodel.Server) {
+	t.Helper()
+	program := npmServer(t, "@modelcontextprotocol/server-filesystem/dist/index.js")
+	shelf, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(shelf, "birds.txt"), "The tern is a bird.\n")
+	arguments, err := json.Marshal(map[string]string{"path": filepath.Join(shelf, "birds.txt")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fakemodel.Script{Conversations: []fakemodel.Conversation{{User: "about birds", Turns: []fakemodel.Turn{
+		{Text: "I look.", Calls: []fakemodel.Call{{Name: "mcp_shelf_read_text_file", Arguments: arguments}}},
+		{Text: "The note says that the tern is a bird."},
+	}}}}
+	text := strings.NewReplacer("SCRIPT", program, "SHELF", shelf).Replace(librarian)
+	return agentProject(t, anyAnswer, map[string]string{"librarian": text}, script)
+}
+
+var digestText = regexp.MustCompile(`v1:[0-9a-f]{64}`)
+
+// TestAgentUsesServer calls a published workflow by a real client; its agent uses a
+// real server. Without consent the call is refused before there is a run, and with it
+// the server is started for the run and is gone after it.
+func TestAgentUsesServer(t *testing.T) {
+	t.Parallel()
+	p, fake := librarianProject(t)
+
+	_, stderr, code := p.cli(t, "run", "librarian", "--input", "topic=birds")
+	digest := digestText.FindString(stderr)
+	if code != 2 || digest == "" || !strings.Contains(stderr, "shelf") {
+		t.Fatalf("without consent: exit %d, want 2 and the digest: %s", code, stderr)
+	}
+	if runs := p.runs(t); len(runs) != 0 || len(fake.Entries()) != 0 {
+		t.Errorf("%d runs and %d model calls without consent, want none", len(runs), len(fake.Entries()))
+	}
+
+	got := p.callTool(t, "relavium_librarian", `{"topic":"birds"}`)
+	if !got.Result.IsError || !strings.Contains(got.text(), digest) || strings.Contains(got.text(), p.dir) {
+		t.Errorf("a call without consent = %q, want a refusal with the digest and no path", got.text())
+	}
+
+	got = p.callTool(t, "relavium_librarian", `{"topic":"birds"}`, "--allow-mcp-stdio", digest)
+	if got.Result.IsError || got.text() != "The note says that the tern is a bird." {
+		t.Fatalf("the call = %q, %+v", got.text(), got.Error)
+	}
+	if !strings.Contains(strings.Join(got.progressText(), "\n"), "mcp_shelf_read_text_file") {
+		t.Errorf("progress %q says nothing of the tool", got.progressText())
+	}
+	var asked string
+	for _, e := range fake.Entries() {
+		if e.Event == "request" && e.Turn == 1 {
+			asked = string(e.Body)
+		}
+	}
+	if !strings.Contains(asked, "The tern is a bird.") || !strings.Contains(asked, `external MCP server`) && !strings.Contains(asked, "shelf") {
+		t.Errorf("the second turn was asked %s, want the file's text and its origin", asked)
+	}
+}
+
+func (r *toolResult) progressText() []string {
+	var out []string
+	for _, p := range r.Progress {
+		out = append(out, p.Message)
+	}
+	return out
+}
+
+// callTool serves the project to the TypeScript SDK 2, which calls one tool.
+func (p project) callTool(t *testing.T, tool, args string, flags ...string) toolResult {
+	t.Helper()
+	node := clientRuntime(t)
+	script, err := filepath.Abs(filepath.Join("clients", "call.mjs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	all := append([]string{script, tool, args, binary, "serve", "--publish", "@mcp_call"}, flags...)
+	cmd := exec.CommandContext(ctx, node, all...)
+	cmd.Dir, cmd.Env = p.dir, p.environment()
+	var diag strings.Builder
+	cmd.Stderr = &diag
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("call.mjs: %v\n%s", err, diag.String())
+	}
+	var said struct {
+		Progress []string        `json:"progress"`
+		Result   json.RawMessage `json:"result"`
+	}
+	decode(t, out, &said)
+	var got toolResult
+	decode(t, said.Result, &got.Result)
+	for _, line := range said.Progress {
+		got.Progress = append(got.Progress, progress{Message: line})
+	}
+	return got
+}
