@@ -193,6 +193,9 @@ func (t *Tools) send(parent context.Context, r *request) (json.RawMessage, error
 		return nil, httpFault(ctx, err)
 	}
 	out, err := answer(resp)
+	if cause := context.Cause(ctx); err == nil && cause != nil {
+		err = cause // a server that saw us leave may have ended the body in good order
+	}
 	if closeErr := resp.Body.Close(); err == nil && closeErr != nil {
 		t.opt.Logger.DebugContext(ctx, "http_request: a body did not close", "error", closeErr)
 	}

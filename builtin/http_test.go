@@ -59,7 +59,7 @@ func (w *web) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, erro
 	return out, nil
 }
 
-func newWeb(t *testing.T, handle http.HandlerFunc) (*web, func(*Options)) {
+func newWeb(t *testing.T, http2 bool, handle http.HandlerFunc) (*web, func(*Options)) {
 	t.Helper()
 	w := &web{names: map[string][]string{
 		"api.example.com": {public}, "xn--bcher-kva.example": {public}, "inner.example.com": {"10.0.0.7"}, "mixed.example.com": {public, "127.0.0.1"},
@@ -76,7 +76,7 @@ func newWeb(t *testing.T, handle http.HandlerFunc) (*web, func(*Options)) {
 	w.roots = x509.NewCertPool()
 	w.roots.AddCert(cert.Leaf)
 	w.server.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
-	w.server.EnableHTTP2 = true
+	w.server.EnableHTTP2 = http2
 	w.server.StartTLS()
 	t.Cleanup(w.server.Close)
 	w.proxy = httptest.NewServer(http.HandlerFunc(w.tunnel))
@@ -157,7 +157,7 @@ func (s *site) http(t *testing.T, args any) string {
 
 func TestHTTPRequest(t *testing.T) {
 	t.Parallel()
-	w, with := newWeb(t, func(out http.ResponseWriter, r *http.Request) {
+	w, with := newWeb(t, true, func(out http.ResponseWriter, r *http.Request) {
 		out.Header().Set("Content-Type", "application/json")
 		out.Header().Set("Set-Cookie", "canary=1")
 		out.Header().Set("X-Odd", "a\u202eb")
@@ -231,7 +231,7 @@ func TestHTTPRequest(t *testing.T) {
 // No host but a listed one is reached, and no listed one that is not public.
 func TestHTTPRequestHosts(t *testing.T) {
 	t.Parallel()
-	w, with := newWeb(t, func(http.ResponseWriter, *http.Request) {})
+	w, with := newWeb(t, true, func(http.ResponseWriter, *http.Request) {})
 	s := newSite(t, with)
 	s.workflow.Tools.AllowedDomains = []string{
 		"api.example.com", "inner.example.com", "mixed.example.com", "meta.example.com", "absent.example.com", "localhost", "127.0.0.1", "169.254.169.254", "metadata.google.internal",
@@ -292,7 +292,7 @@ func TestHTTPRequestHosts(t *testing.T) {
 
 func TestHTTPRequestArguments(t *testing.T) {
 	t.Parallel()
-	w, with := newWeb(t, func(http.ResponseWriter, *http.Request) {})
+	w, with := newWeb(t, true, func(http.ResponseWriter, *http.Request) {})
 	s := newSite(t, with)
 	s.workflow.Tools.AllowedDomains = []string{"api.example.com"}
 	many := make(map[string]string)
@@ -385,7 +385,7 @@ func TestHTTPRequestBodies(t *testing.T) {
 		"/badaddress": {302, "", "", "", "https://%zz/", `302 body: `},
 		"/empty":      {204, "", "", "", "", `204 body: `},
 	}
-	w, with := newWeb(t, func(out http.ResponseWriter, r *http.Request) {
+	w, with := newWeb(t, true, func(out http.ResponseWriter, r *http.Request) {
 		p := pages[r.URL.Path]
 		h := out.Header()
 		h["Content-Type"], h["Date"] = nil, nil
@@ -431,8 +431,18 @@ func TestHTTPRequestBodies(t *testing.T) {
 // A request that may not be repeated is sent once, whatever becomes of it.
 func TestHTTPRequestLost(t *testing.T) {
 	t.Parallel()
+	for name, http2 := range map[string]bool{"http/1.1": false, "http/2": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testLost(t, http2)
+		})
+	}
+}
+
+func testLost(t *testing.T, http2 bool) {
+	t.Helper()
 	gone := make(chan struct{}, 8)
-	w, with := newWeb(t, func(out http.ResponseWriter, r *http.Request) {
+	w, with := newWeb(t, http2, func(out http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/drop":
 			panic(http.ErrAbortHandler)
@@ -455,22 +465,25 @@ func TestHTTPRequestLost(t *testing.T) {
 	w.names["refused.example.com"] = []string{public}
 	fault := func(ctx context.Context, method, path string) *workflows.ToolError {
 		t.Helper()
-		_, err := s.tools.Call(ctx, s.request("http_request", map[string]any{"method": method, "url": "https://api.example.com" + path}))
+		out, err := s.tools.Call(ctx, s.request("http_request", map[string]any{"method": method, "url": "https://api.example.com" + path}))
 		var fault *workflows.ToolError
 		if !errors.As(err, &fault) {
-			t.Fatalf("http_request %s %s = %v, want an error", method, path, err)
+			t.Fatalf("http_request %s %s = %+v, %v, want an error", method, path, out, err)
 		}
 		return fault
 	}
 	for _, path := range []string{"/drop", "/half"} {
-		for _, method := range []string{"POST", "GET"} {
+		for _, method := range []string{"POST", "GET", "DELETE"} {
+			if got := s.http(t, `{"method":"GET","url":"https://api.example.com/"}`); !strings.HasPrefix(got, `{"status":200,`) {
+				t.Errorf("http_request before %s = %q", path, got)
+			}
 			if got := fault(t.Context(), method, path); got.Fault != workflows.ToolFailed || got.Reason != "connection" || got.Retryable {
 				t.Errorf("http_request %s %s = %v, retryable %v", method, path, got, got.Retryable)
 			}
 		}
 	}
-	if requests, _, _ := w.seen(); len(requests) != 4 {
-		t.Errorf("the server saw %d requests, want each of 4 once", len(requests))
+	if requests, _, _ := w.seen(); len(requests) != 12 {
+		t.Errorf("the server saw %d requests, want each of 12 once", len(requests))
 	}
 	s.tools.limit = 300 * time.Millisecond
 	for _, path := range []string{"/never", "/slow"} {
