@@ -59,7 +59,9 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 			return 0, over
 		}
 		if err != nil {
-			if cause := b.ctx(); err != io.EOF && cause != nil { //nolint:errorlint // a body returns io.EOF itself, unwrapped
+			// A server may end the body in good order because the request was ended: what
+			// came is not the whole of it.
+			if cause := b.ctx(); cause != nil {
 				err = cause
 			}
 			b.fail(err)

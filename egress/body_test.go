@@ -172,3 +172,20 @@ func BenchmarkBodyEvents(b *testing.B) {
 		}
 	}
 }
+
+// TestBodyEndedByItsRequest reads a body that ends in good order after its request was
+// ended, as a server sends it that stops at the disconnect.
+func TestBodyEndedByItsRequest(t *testing.T) {
+	t.Parallel()
+	ended := errors.New("ended")
+	var cause, reported error
+	b := bounded(iotest.OneByteReader(strings.NewReader("half")), 100, false)
+	b.ctx, b.report = func() error { return cause }, func(err error) { reported = err }
+	if n, err := b.Read(make([]byte, 8)); n != 1 || err != nil {
+		t.Fatalf("Read = %d, %v, want the first byte", n, err)
+	}
+	cause = ended
+	if got, err := io.ReadAll(b); !errors.Is(err, ended) || string(got) != "alf" || !errors.Is(reported, ended) {
+		t.Errorf("ReadAll = %q, %v, reported %v; want what is left and that it was ended", got, err, reported)
+	}
+}
