@@ -171,6 +171,9 @@ func (a *assembly) ended(stop agent.Stop) {
 func (a *assembly) turn() *agent.Turn {
 	t := &agent.Turn{Stop: a.stop, Usage: a.usage}
 	for _, d := range a.parts {
+		if d.kind != callDraft && d.text.Len() == 0 && d.opaque == nil {
+			continue // a block that stayed empty
+		}
 		switch d.kind {
 		case textDraft:
 			t.Parts = append(t.Parts, agent.Part{Text: d.text.String()})

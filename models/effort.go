@@ -11,22 +11,13 @@ import (
 // known family is treated as its family is. Checked against the providers' guides in
 // November 2026.
 
-// toolUse is what chat completions do with tools.
-type toolUse uint8
-
-const (
-	anyEffort toolUse = iota
-	noEffort          // tools only with reasoning_effort none
-	noTools           // tools only by the Responses API
-)
-
-// An openAIModel is what chat completions take for a model.
+// An openAIModel is what OpenAI's APIs take for a model.
 type openAIModel struct {
 	openai  bool // a model of OpenAI, by its name
 	reasons bool
 	off     string // the effort that is least; "" where it cannot be chosen
 	most    string // the effort that is highest
-	tools   toolUse
+	answers bool   // chat completions do not let it reason with tools, or use any
 }
 
 func effortOpenAI(model string) openAIModel {
@@ -50,26 +41,21 @@ func effortOpenAI(model string) openAIModel {
 	case v < 5.1:
 		m.off = "minimal"
 	case v >= 5.6:
-		m.most, m.tools = "max", noEffort
+		m.most, m.answers = "max", true
 	case v >= 5.2:
 		m.most = "xhigh"
 	}
 	if strings.HasPrefix(rest, "pro") {
 		m.off = "high"
 	}
-	if v >= 6 && strings.HasPrefix(rest, "astra") || v >= 6.1 && strings.HasPrefix(rest, "sol") {
-		m.tools = noTools
-	}
 	return m
 }
 
 // value is the reasoning_effort of a request; "" leaves it out.
-func (m openAIModel) value(effort string, tools bool) string {
+func (m openAIModel) value(effort string) string {
 	switch {
 	case !m.reasons:
 		return ""
-	case tools && m.tools == noEffort:
-		return "none"
 	case effort == "off":
 		return m.off
 	case effort == "max":

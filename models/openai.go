@@ -23,6 +23,7 @@ type chat struct {
 	provider string
 	own      bool // OpenAI's or DeepSeek's own address
 	service  openai.ChatCompletionService
+	answers  *answers // of provider openai
 
 	mu    sync.Mutex
 	forms map[string]replyForm // by model, of an endpoint that refused a better one
@@ -41,17 +42,21 @@ const (
 const placeholder = "unset"
 
 func newOpenAI(provider, base string, own bool, client *http.Client) *chat {
-	return &chat{
+	c := &chat{
 		provider: provider, own: own, forms: map[string]replyForm{},
 		service: openai.NewChatCompletionService(
 			option.WithBaseURL(base+"/"), option.WithHTTPClient(client), option.WithMaxRetries(0), option.WithAPIKey(placeholder),
 		),
 	}
+	if provider == OpenAI {
+		c.answers = newAnswers(base, client)
+	}
+	return c
 }
 
 func (c *chat) turn(ctx context.Context, req *agent.Request, a *assembly) error {
-	if err := c.refuses(req); err != nil {
-		return err
+	if c.answers != nil && effortOpenAI(req.Model).answers {
+		return c.answers.turn(ctx, req, a)
 	}
 	form := c.form(req)
 	for {
@@ -65,17 +70,6 @@ func (c *chat) turn(ctx context.Context, req *agent.Request, a *assembly) error 
 		c.mu.Unlock()
 		a.x.again()
 	}
-}
-
-// refuses says what chat completions are known not to do for a model of OpenAI.
-func (c *chat) refuses(req *agent.Request) error {
-	if c.provider == OpenAI && len(req.Tools) > 0 && effortOpenAI(req.Model).tools == noTools {
-		return &agent.ModelError{
-			Kind:    agent.BadRequest,
-			Message: "this model takes tools by OpenAI's Responses API alone, which is not spoken here: use another model, or the agent without tools",
-		}
-	}
-	return nil
 }
 
 // form is how a reply by the request's schema is asked for first.
@@ -281,7 +275,7 @@ func (c *chat) tune(p *openai.ChatCompletionNewParams, req *agent.Request) (keep
 		return req.Model == "deepseek-reasoner" || thinks && req.Effort != "off"
 	}
 	e := effortOpenAI(req.Model)
-	p.ReasoningEffort = shared.ReasoningEffort(e.value(req.Effort, len(req.Tools) > 0))
+	p.ReasoningEffort = shared.ReasoningEffort(e.value(req.Effort))
 	if hasTemperature && (!e.reasons || p.ReasoningEffort == "none") {
 		p.Temperature = param.NewOpt(temperature)
 	}

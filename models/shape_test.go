@@ -64,9 +64,9 @@ func TestEffort(t *testing.T) {
 		{"openai", "gpt-5-chat-latest", "high", false, `{}`},
 		{"openai", "o3", "off", false, `{"reasoning_effort":"low"}`},
 		{"openai", "o1-mini", "high", false, `{}`},
-		{"openai", "gpt-6-sol", "max", false, `{"reasoning_effort":"max"}`},
-		{"openai", "gpt-6-sol", "max", true, `{"reasoning_effort":"none"}`},
-		{"openai", "gpt-6-luna", "", true, `{"reasoning_effort":"none"}`},
+		{"responses", "gpt-6-sol", "max", true, `{"reasoning":{"effort":"max"}}`},
+		{"responses", "gpt-6-luna", "", true, `{}`},
+		{"responses", "gpt-5.6-terra", "off", true, `{"reasoning":{"effort":"none"}}`},
 		{"deepseek", "deepseek-flash", "", false, `{}`},
 		{"deepseek", "deepseek-flash", "off", false, `{"thinking":{"type":"disabled"}}`},
 		{"deepseek", "deepseek-v4-pro", "medium", false, `{"reasoning_effort":"high","thinking":{"type":"enabled"}}`},
@@ -96,7 +96,7 @@ func TestEffort(t *testing.T) {
 			if g, ok := body["generationConfig"].(map[string]any); ok {
 				body = g
 			}
-			for _, k := range []string{"thinking", "output_config", "reasoning_effort", "thinkingConfig"} {
+			for _, k := range []string{"thinking", "output_config", "reasoning_effort", "reasoning", "thinkingConfig"} {
 				if v, ok := body[k]; ok {
 					got[k] = v
 				}
@@ -131,6 +131,7 @@ func TestLimitAndTemperature(t *testing.T) {
 		{"openai", "gpt-5.2", 77, `{"max_completion_tokens":77}`},
 		{"openai", "gpt-4.1", 77, `{"max_completion_tokens":77,"temperature":0.5}`},
 		{"openai", "gpt-4.1", 0, `{"temperature":0.5}`},
+		{"responses", "gpt-6-sol", 77, `{"max_output_tokens":77}`},
 		{"deepseek", "deepseek-flash", 77, `{"max_tokens":77,"temperature":0.5}`},
 		{"gemini", "gemini-3.8-flash", 77, `{"maxOutputTokens":77,"temperature":0.5}`},
 		{"gemini", "gemini-3.8-flash", 0, `{"temperature":0.5}`},
@@ -143,7 +144,7 @@ func TestLimitAndTemperature(t *testing.T) {
 			body = g
 		}
 		got := map[string]any{}
-		for _, k := range []string{"max_tokens", "max_completion_tokens", "maxOutputTokens", "temperature"} {
+		for _, k := range []string{"max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens", "temperature"} {
 			if v, ok := body[k]; ok {
 				got[k] = v
 			}
@@ -151,22 +152,6 @@ func TestLimitAndTemperature(t *testing.T) {
 		if b, err := json.Marshal(got); err != nil || string(b) != tt.want {
 			t.Errorf("%s with %d: sent %s, %v, want %s", tt.model, tt.max, b, err, tt.want)
 		}
-	}
-}
-
-func TestModelWithoutToolsByThisAPI(t *testing.T) {
-	t.Parallel()
-	v := byName("openai")
-	v.model = "gpt-6.1-sol"
-	w := v.world(t, script(fakemodel.Turn{Text: "ok"}))
-	req := v.request("x")
-	req.Tools = []agent.ToolSpec{{Name: "f", Schema: json.RawMessage(`{"type":"object"}`)}}
-	if e := failed(t, w, req); e.Kind != agent.BadRequest || !strings.Contains(e.Message, "Responses API") || len(w.fake.Entries()) != 0 {
-		t.Errorf("Turn = %+v after %d requests, want bad_request before any", e, len(w.fake.Entries()))
-	}
-	req.Tools = nil
-	if _, err := w.models.Turn(t.Context(), req, nil); err != nil {
-		t.Errorf("without tools: %v", err)
 	}
 }
 
@@ -180,7 +165,7 @@ func TestSchemaIsLowered(t *testing.T) {
 	}{
 		"open, with options": {`{"type":"object","properties":{"a":{"type":"string","pattern":"^x","maxLength":4},"b":{"type":"array","minItems":3,"items":{"type":"object","properties":{"c":{"const":"k"}}}}},"required":["a"]}`, "deepseek"},
 		"a map":              {`{"type":"object","additionalProperties":{"type":"integer"}}`, "anthropic deepseek"},
-		"a list":             {`{"type":"array","items":{"type":"string"}}`, "anthropic deepseek local openai"},
+		"a list":             {`{"type":"array","items":{"type":"string"}}`, "anthropic deepseek local openai responses"},
 		"references":         {`{"type":"object","properties":{"tree":{"$ref":"#/$defs/n"}},"required":["tree"],"$defs":{"n":{"type":"object","properties":{"kids":{"type":"array","items":{"$ref":"#/$defs/n"}}},"required":["kids"]}}}`, "deepseek"},
 		"anything":           {`{"type":"object","properties":{"x":true},"required":["x"]}`, "anthropic deepseek"},
 		"choice":             {`{"type":"object","properties":{"x":{"oneOf":[{"type":"string"},{"type":"null"}]}},"required":["x"],"additionalProperties":false,"minProperties":1}`, "anthropic deepseek"},

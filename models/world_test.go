@@ -24,6 +24,7 @@ var voices = []voice{
 	{"deepseek", models.DeepSeek, "deepseek-flash"},
 	{"gemini", models.Gemini, "gemini-3.8-flash"},
 	{"local", models.OpenAI, "qwen3:8b"},
+	{"responses", models.OpenAI, "gpt-6.1-sol"},
 }
 
 // each runs a test for every wire.

@@ -1,6 +1,6 @@
 // Package fakemodel is a model provider for tests, demos and benchmarks: an
-// http.Handler that speaks the wires of Anthropic, OpenAI (with DeepSeek's and a
-// local server's variants) and Gemini, answers by a script and writes down every
+// http.Handler that speaks the wires of Anthropic, OpenAI (chat completions, with
+// DeepSeek's and a local server's variants, and responses) and Gemini, answers by a script and writes down every
 // request. It is as strict as the services are documented to be about keys,
 // members it does not know, the order of messages, answered tool calls and
 // signatures, so that what it accepts they accept.

@@ -53,11 +53,11 @@ func New(opt Options) *Server {
 	return &Server{opt: opt, asked: map[string]int{}, changed: make(chan struct{})}
 }
 
-// URL returns the base URL of a provider (anthropic, openai, deepseek, gemini or
-// local) on a fake that listens at address, such as "http://127.0.0.1:4010".
+// URL returns the base URL of a provider (anthropic, openai, deepseek, gemini, local,
+// or responses, which is OpenAI with that API alone) on a fake that listens at address, such as "http://127.0.0.1:4010".
 func URL(address, provider string) string {
 	switch provider {
-	case "openai", "local":
+	case "openai", "local", "responses":
 		return address + "/" + provider + "/v1"
 	default:
 		return address + "/" + provider
@@ -149,7 +149,7 @@ func (s *Server) record(e Entry) {
 
 // A Request is what a client asked for, in one form for all wires.
 type Request struct {
-	Provider  string // anthropic, openai, deepseek, gemini or local
+	Provider  string // anthropic, openai, deepseek, gemini, local or responses
 	Model     string
 	System    string
 	Messages  []Message
@@ -235,6 +235,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		provider == "local" && rest == "v1/chat/completions",
 		provider == "deepseek" && rest == "chat/completions":
 		wr = openaiWire{provider: provider, plain: s.opt.PlainLocal}
+	case (provider == "openai" || provider == "responses") && rest == "v1/responses":
+		wr = responsesWire{}
 	case provider == "gemini" && strings.HasPrefix(rest, "v1beta/models/"):
 		wr = geminiWire{}
 	}
