@@ -362,17 +362,11 @@ func (a *Access) admitStatic(r *http.Request, secret string) (*Identity, *Refusa
 // Static returns whose static token a secret is, or nil. The error is the
 // store's.
 func (a *Access) Static(ctx context.Context, secret string) (*Identity, error) {
-	now := a.opt.Now()
 	id := idOf(secret)
-	a.mu.Lock()
-	old := now.Sub(a.loaded) >= staleAfter
-	again := a.tokens[id] == nil && now.Sub(a.tried) >= reloadAtOnce
-	a.mu.Unlock()
-	if old || id != "" && again {
-		if err := a.reload(ctx); err != nil && old {
-			return nil, err
-		}
+	if err := a.lookUp(ctx, id); err != nil {
+		return nil, err
 	}
+	now := a.opt.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	h := a.tokens[id]
@@ -383,6 +377,38 @@ func (a *Access) Static(ctx context.Context, secret string) (*Identity, error) {
 	return &Identity{
 		Principal: engine.Principal("token:" + h.Name), Scopes: h.scopes, Expires: h.Expires, names: []string{h.Name}, held: h,
 	}, nil
+}
+
+// lookUp makes what is known of the tokens current enough to judge one by that
+// id. One that is not known may have been made just now: the store is asked for
+// it, though not at once by each of many. The error is the store's.
+func (a *Access) lookUp(ctx context.Context, id string) error {
+	came := a.opt.Now()
+	for {
+		now := a.opt.Now()
+		a.mu.Lock()
+		old := now.Sub(a.loaded) >= staleAfter
+		settled := id == "" || a.tokens[id] != nil || !a.loaded.Before(came)
+		wait := reloadAtOnce - now.Sub(a.tried)
+		a.mu.Unlock()
+		switch {
+		case old:
+			return a.reload(ctx)
+		case settled:
+			return nil
+		case wait <= 0:
+			_ = a.reload(ctx) // without it, what was read last is good still
+			return nil
+		default:
+			t := time.NewTimer(wait)
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				t.Stop()
+				return ctx.Err()
+			}
+		}
+	}
 }
 
 // failed refuses a credential that is no good; too many of one address are told
