@@ -127,7 +127,7 @@ func (l *loop) results(ctx context.Context, calls []*toolCall) (Message, error) 
 		if c.out.Incorrect {
 			incorrect = c.id
 		}
-		m.Parts = append(m.Parts, Part{Result: &Result{ID: c.call.ID, Name: c.call.Name, Text: c.out.Text, IsError: c.out.IsError}})
+		m.Parts = append(m.Parts, Part{Result: &Result{ID: c.call.ID, Name: portable(c.call.Name), Text: c.out.Text, IsError: c.out.IsError}})
 	}
 	switch {
 	case failed != nil:

@@ -1,15 +1,9 @@
 package agent_test
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"io"
-	"log/slog"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -22,40 +16,7 @@ import (
 // by decide.
 func inEngine(t *testing.T, opt agent.Options, w *workflows.Workflow, decide func(engine.Event) engine.Decision) []engine.Event {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	e, err := engine.Open(ctx, engine.Options{
-		Path: filepath.Join(t.TempDir(), "serve.db"), Executor: true, Projects: []string{"p"}, Agent: agent.New(opt), Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := e.Close(context.WithoutCancel(ctx)); err != nil {
-			t.Error(err)
-		}
-	}()
-	a, err := start(ctx, e, w, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	var out []engine.Event
-	for {
-		ev, err := a.Next(ctx)
-		if errors.Is(err, io.EOF) {
-			return out
-		}
-		if err != nil {
-			t.Fatalf("Next after %d events: %v", len(out), err)
-		}
-		out = append(out, ev)
-		if ev.Type == engine.GatePaused {
-			if _, err := e.Decide(ctx, ev.Gate, decide(ev)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	return inEngineAt(t, t.TempDir(), opt, w, decide)
 }
 
 func types(events []engine.Event) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -186,6 +187,36 @@ func TestConversation(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{":0 turn m-two", ":1 tool t", ":2 tool zz", ":3 tool u", ":4 turn m-two"}, sorted(x.history.asked)); diff != "" {
 		t.Errorf("effects (-want +got):\n%s", diff)
+	}
+}
+
+// A name that no tool has goes back to the models in letters that they take, and
+// never as a name that some tool has.
+func TestNamesThatNoToolHas(t *testing.T) {
+	t.Parallel()
+	x := &trial{
+		models:  answers(calls(call("1", "read file", `{}`), call("2", "", `{}`), call("3", strings.Repeat("é", 500), `{}`), call("4", "nope", `{}`)), says("done")),
+		builtin: &host{tools: []tool{builtin("read_file")}},
+	}
+	if _, err := x.run(t, t.Context(), parse(t, agentOf("read_file", "", ""))); err != nil {
+		t.Fatal(err)
+	}
+	if len(x.builtin.journal) != 0 {
+		t.Errorf("called %v", x.builtin.journal)
+	}
+	messages := x.models.requests[1].Messages
+	for i, want := range []string{"unknown_read_file", "unknown_", "unknown_" + strings.Repeat("_", 56), "nope"} {
+		if got := messages[1].Parts[i].Call.Name; got != want {
+			t.Errorf("call %d is named %q, want %q", i, got, want)
+		}
+		if got := messages[2].Parts[i].Result.Name; got != want {
+			t.Errorf("result %d is named %q, want %q", i, got, want)
+		}
+	}
+	for _, e := range x.history.effects {
+		if len(e.Name) > 128 {
+			t.Errorf("an effect's name has %d bytes", len(e.Name))
+		}
 	}
 }
 

@@ -123,7 +123,7 @@ func newReply(t *Turn, scrub func(string) string) *reply {
 			}})
 		case p.Call != nil:
 			r.Parts = append(r.Parts, replyPart{Call: &replyCall{
-				ID: p.Call.ID, Name: strings.ToValidUTF8(p.Call.Name, "\uFFFD"), Arguments: clean(string(p.Call.Arguments)),
+				ID: p.Call.ID, Name: clip(clean(p.Call.Name), maxName), Arguments: clean(string(p.Call.Arguments)),
 				Opaque: opaque(p.Call.Opaque), Provider: p.Call.Provider, Executed: p.Call.Executed,
 			}})
 		case p.Text != "":
@@ -175,7 +175,7 @@ func (r *reply) message() Message {
 			if err != nil {
 				args = json.RawMessage(`{}`)
 			}
-			part.Call = &Call{ID: c.ID, Name: c.Name, Arguments: args, Opaque: c.Opaque, Provider: c.Provider}
+			part.Call = &Call{ID: c.ID, Name: portable(c.Name), Arguments: args, Opaque: c.Opaque, Provider: c.Provider}
 		}
 		m.Parts = append(m.Parts, part)
 	}
@@ -195,6 +195,28 @@ func (c *replyCall) object() (json.RawMessage, error) {
 		return nil, errNoObject
 	}
 	return json.RawMessage(args), nil
+}
+
+// maxName bounds a tool's name as a model writes it; what is longer names no tool.
+const maxName = 128
+
+// portable is a name in the letters that every provider takes in a conversation. It
+// changes only names that no tool has.
+func portable(name string) string {
+	const most = 64
+	fits := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-'
+	}
+	out := strings.Map(func(r rune) rune {
+		if !fits(r) {
+			return '_'
+		}
+		return r
+	}, name)
+	if out == name && out != "" {
+		return out
+	}
+	return "unknown_" + out[:min(len(out), most-len("unknown_"))]
 }
 
 type argumentError string
