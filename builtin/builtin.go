@@ -57,11 +57,12 @@ type Identity struct{ Name, Email string }
 // Tools are the built-in tools of one process. They satisfy the ToolHost of agents
 // and are safe for concurrent use.
 type Tools struct {
-	opt    Options
-	home   string // real path
-	client *http.Client
-	limit  time.Duration // of one request
-	tools  []*tool
+	opt      Options
+	home     string // real path
+	client   *http.Client
+	limit    time.Duration // of one request
+	patience time.Duration // with one command
+	tools    []*tool
 }
 
 // A tool is one entry of the catalog.
@@ -97,7 +98,7 @@ func New(opt Options) (*Tools, error) {
 	if err != nil {
 		return nil, errors.New("builtin: Options.Home cannot be opened")
 	}
-	t := &Tools{opt: opt, home: home, client: newHTTPClient(opt.Egress), limit: maxHTTP}
+	t := &Tools{opt: opt, home: home, client: newHTTPClient(opt.Egress), limit: maxHTTP, patience: maxCommand}
 	t.tools = []*tool{t.readFile(), t.writeFile(), t.listDirectory(), t.runCommand(), t.httpRequest(), t.gitStatus(), t.gitCommit()}
 	return t, nil
 }

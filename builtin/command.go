@@ -126,7 +126,7 @@ func (t *Tools) command(ctx context.Context, c *workflows.ToolCall, path string,
 		recheck = func() error { return insideOf(c.Root, path) }
 	}
 	out, err := t.start(ctx, child.Spec{Path: path, Args: argv[1:], Dir: dir, Recheck: recheck},
-		child.Bounds{Timeout: maxCommand, Stdout: maxOutput, Stderr: maxOutput},
+		child.Bounds{Timeout: t.patience, Stdout: maxOutput, Stderr: maxOutput},
 		child.Variable{Name: "RELAVIUM_IDEMPOTENCY_KEY", Value: []byte(c.Key)})
 	if err != nil {
 		return nil, err

@@ -207,7 +207,7 @@ func TestRunCommand(t *testing.T) {
 			}
 		}
 	}
-	if got := parse(run("tool", "fail")); got.ExitCode != 3 || got.Stderr != "no \uFFFD good" {
+	if got := parse(run("tool", "fail")); got.ExitCode != 3 || !strings.HasPrefix(got.Stderr, "no \uFFFD good") {
 		t.Errorf("tool fail = %+v", got)
 	}
 	flood := parse(run("tool", "flood"))
@@ -297,6 +297,54 @@ func TestRunCommandEnds(t *testing.T) {
 	}
 	if living := s.tools.opt.Children.Living(); len(living) > 0 {
 		t.Errorf("Living = %+v, want none", living)
+	}
+}
+
+func TestRunCommandDeadline(t *testing.T) {
+	t.Parallel()
+	s := newBench(t, nil)
+	s.workflow.Tools.AllowedCommands = []string{"tool wait started"}
+	s.tools.patience = time.Second
+	_, err := s.tools.Call(t.Context(), s.request("run_command", `{"command":"tool","args":["wait","started"]}`))
+	var fault *workflows.ToolError
+	if !errors.As(err, &fault) || fault.Fault != workflows.ToolFailed || fault.Reason != "deadline" || fault.Limit != time.Second || fault.Retryable || fault.Elapsed < time.Second {
+		t.Errorf("run_command of too long = %+v, want a deadline", err)
+	}
+}
+
+// A program that cannot be executed did not run, so it may be tried again.
+func TestRunCommandUnbegun(t *testing.T) {
+	t.Parallel()
+	s := newBench(t, nil)
+	s.workflow.Tools.AllowedCommands = []string{"./broken"}
+	if err := os.WriteFile(filepath.Join(s.root, "broken"), []byte("no program"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.tools.Call(t.Context(), s.request("run_command", `{"command":"./broken"}`))
+	var fault *workflows.ToolError
+	if !errors.As(err, &fault) || fault.Fault != workflows.ToolFailed || fault.Reason != "spawn" || !fault.Retryable {
+		t.Errorf("run_command of no program = %v, want one that did not start", err)
+	}
+}
+
+func TestWritten(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		out   child.Output
+		limit int
+		want  string
+	}{
+		{child.Output{Head: []byte("abc")}, 4, "abc"},
+		{child.Output{Head: []byte("abc"), Tail: []byte("d")}, 4, "abcd"},
+		{child.Output{Head: []byte("abcdef")}, 4, "ab\n… 2 bytes left out …\nef"},
+		{child.Output{Head: []byte("abc"), Tail: []byte("def")}, 4, "ab\n… 2 bytes left out …\nef"},
+		{child.Output{Head: []byte("ab"), Tail: []byte("ef"), Omitted: 7}, 4, "ab\n… 7 bytes left out …\nef"},
+		{child.Output{Head: []byte("abc"), Tail: []byte("def"), Omitted: 7}, 4, "ab\n… 9 bytes left out …\nef"},
+		{child.Output{Head: []byte("a\xff")}, 4, "a\uFFFD"},
+	} {
+		if got := written(test.out, test.limit); got != test.want {
+			t.Errorf("written(%q, %q, %d; %d) = %q, want %q", test.out.Head, test.out.Tail, test.out.Omitted, test.limit, got, test.want)
+		}
 	}
 }
 

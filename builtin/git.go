@@ -150,7 +150,7 @@ func (r *repository) run(ctx context.Context, stdin string, args ...string) (*ch
 	for _, setting := range []string{
 		"core.fsmonitor=false", "core.hooksPath=" + r.hooks, "core.pager=cat", "diff.external=", "core.sshCommand=false",
 		"protocol.allow=never", "commit.gpgSign=false", "log.showSignature=false", "core.editor=false", "core.askPass=", "credential.helper=",
-		"core.attributesFile=" + os.DevNull, "safe.bareRepository=explicit", "submodule.recurse=false", "gc.auto=0", "maintenance.auto=false",
+		"core.attributesFile=" + os.DevNull, "safe.bareRepository=explicit", "submodule.recurse=false", "core.quotePath=false", "gc.auto=0", "maintenance.auto=false",
 		"i18n.commitEncoding=UTF-8", "i18n.logOutputEncoding=UTF-8",
 	} {
 		hardened = append(hardened, "-c", setting)

@@ -63,7 +63,8 @@ func TestGitStatus(t *testing.T) {
 		write(t, filepath.Join(s.root, path), "changed canary of "+path+"\n")
 	}
 	write(t, filepath.Join(s.root, "notes.txt"), "three\n")
-	if got := s.status(t, "status"); !strings.HasPrefix(got, "## main\n") || !strings.Contains(got, " M notes.txt\n") || !strings.Contains(got, "?? plain.txt\n") {
+	write(t, filepath.Join(s.root, "größe.txt"), "3")
+	if got := s.status(t, "status"); !strings.Contains(got, "?? größe.txt\n") || !strings.HasPrefix(got, "## main\n") || !strings.Contains(got, " M notes.txt\n") || !strings.Contains(got, "?? plain.txt\n") {
 		t.Errorf("git_status status = %q", got)
 	}
 	if got := s.status(t, "log"); !strings.Contains(got, "Author: Ann <ann@example.org>") || !strings.Contains(got, "    with a body") || strings.Count(got, "commit ") != 2 {
