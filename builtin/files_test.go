@@ -53,6 +53,7 @@ func TestReadFile(t *testing.T) {
 		`run:absent.txt`:               `error: no such file in the workspace`,
 		`docs/*.md`:                    `{"files":[{"path":"docs/long name.md","content":"# Heron"`,
 		`docs/**/*.txt`:                `{"files":[{"path":"docs/deep/leaf.txt","content":"leaf"`,
+		strings.Repeat("*x", 200):      `incorrect: a pattern is of at most 256 bytes`,
 		`no*.nothing`:                  `error: no file matches the pattern`,
 		`bytes.*`:                      `{"files":[{"path":"bytes.bin","error":"the file is not UTF-8 text"}],"truncated":false}`,
 		`.e*`:                          `error: no file matches the pattern`,

@@ -20,6 +20,8 @@ const (
 	maxListed = 2_000   // entries that are returned
 	maxLooked = 100_000 // entries that are looked at
 	maxDepth  = 32      // folders below the one that is listed
+
+	maxPattern = 256 // bytes of a pattern, which is matched with every name
 )
 
 func (t *Tools) listDirectory() *tool {
@@ -39,7 +41,7 @@ func (t *Tools) listDirectory() *tool {
 			if _, given := a.values["path"]; !given {
 				name = "."
 			}
-			l := listing{glob: a.text("glob", maxPath), depth: 0}
+			l := listing{glob: a.text("glob", maxPattern), depth: 0}
 			if a.flag("recursive") {
 				l.depth = maxDepth
 			}
@@ -97,6 +99,9 @@ func (l *listing) folder(ctx context.Context, p *place, dir *os.Root, below stri
 		return err
 	}
 	for _, about := range found {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		name := path.Join(below, about.Name())
 		full := path.Join(strings.Join(p.names, "/"), name)
 		if !utf8.ValidString(name) || workflows.CheckPath(full) != nil || isOneOf(about, p.floor) {
@@ -127,7 +132,7 @@ func (l *listing) folder(ctx context.Context, p *place, dir *os.Root, below stri
 // names reads the entries of a folder, as far as the bounds let it, in order.
 func (l *listing) names(ctx context.Context, dir *os.Root) (found []fs.FileInfo, err error) {
 	if ctx.Err() != nil {
-		return nil, ctx.Err()
+		return nil, context.Cause(ctx)
 	}
 	open, err := dir.Open(".")
 	if err != nil {

@@ -48,6 +48,9 @@ func (t *Tools) readFile() *tool {
 			}
 			out := plan{Admission: workflows.Admission{Repeatable: true}}
 			if isPattern(name) {
+				if len(name) > maxPattern {
+					return out, incorrect("a pattern is of at most %d bytes", maxPattern)
+				}
 				if err := checkPath(strings.TrimPrefix(name, ownFolder)); err != nil {
 					return out, err
 				}
