@@ -180,7 +180,7 @@ func TestKillToolUser(t *testing.T) {
 				t.Errorf("commands wrote %v, want %v", done, want)
 			}
 			for turn, n := range answered(fake) {
-				if n != 1 && !(n == 2 && turn == nextTurn(step)) {
+				if n != 1 && (n != 2 || turn != nextTurn(step)) {
 					t.Errorf("turn %d was answered %d times", turn, n)
 				}
 			}
