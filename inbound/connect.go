@@ -3,8 +3,8 @@ package inbound
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -41,11 +41,7 @@ type Timing struct {
 // whatever fails later, close finds it.
 func (c *connection) dial(ctx context.Context, r *run, legacy bool) error {
 	h := r.host
-	report := func(what string, args ...any) {
-		h.opt.Log.LogAttrs(ctx, slog.LevelInfo, "mcp server", append([]slog.Attr{
-			slog.String("run", r.ID), slog.String("server", c.name), slog.String("what", what),
-		}, attrs(args)...)...)
-	}
+	report := h.reporter(ctx, r.ID, c.name)
 	p := newPeer(report)
 	s := &session{peer: p, client: h.client}
 	var err error
@@ -72,6 +68,25 @@ func (c *connection) dial(ctx context.Context, r *run, legacy bool) error {
 	return nil
 }
 
+// maxReports bounds what is logged of one connection's oddities.
+const maxReports = 32
+
+// reporter logs what is odd about a server, up to a bound.
+func (h *Host) reporter(ctx context.Context, runID, server string) func(what string, args ...any) {
+	log := h.opt.Log.With("run", runID, "server", server)
+	var n atomic.Int32
+	return func(what string, args ...any) {
+		switch at := n.Add(1); {
+		case at > maxReports+1:
+			n.Store(maxReports + 1) // it must not wrap
+		case at == maxReports+1:
+			log.WarnContext(ctx, "mcp server: nothing more of it is logged")
+		default:
+			log.InfoContext(ctx, "mcp server", append([]any{"what", what}, args...)...)
+		}
+	}
+}
+
 // egress are the options of a client whose deadlines are ours.
 func (c *connection) egress(h *Host) egress.Options {
 	opt := h.opt.Egress
@@ -86,17 +101,6 @@ func wired[W wire](w W, err error) (wire, error) {
 		return nil, err
 	}
 	return w, nil
-}
-
-func attrs(args []any) []slog.Attr {
-	var r slog.Record
-	r.Add(args...)
-	out := make([]slog.Attr, 0, len(args)/2)
-	r.Attrs(func(a slog.Attr) bool {
-		out = append(out, a)
-		return true
-	})
-	return out
 }
 
 // spawn starts the program.

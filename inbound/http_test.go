@@ -107,49 +107,52 @@ func (h *httpServer) listen(t *testing.T) workflows.ServerRef {
 	return workflows.ServerRef{ID: "s", Transport: "http", URL: web.URL + "/mcp", AllowLocalEndpoint: true}
 }
 
-// eras runs a test against both eras of the protocol, and both forms of a response.
-func eras(t *testing.T, test func(t *testing.T, h *httpServer)) {
-	for _, modern := range []bool{false, true} {
-		for _, asJSON := range []bool{false, true} {
-			t.Run(fmt.Sprintf("modern=%t,json=%t", modern, asJSON), func(t *testing.T) {
-				h := &httpServer{server: newServer(), json: asJSON}
-				if h.modern = modern; !modern {
-					h.session = "session-1"
-				}
-				test(t, h)
-			})
-		}
+// eras are servers of both eras of the protocol, with both forms of a response.
+func eras() map[string]*httpServer {
+	return map[string]*httpServer{
+		"old events": {server: newServer(), session: "session-1"},
+		"old JSON":   {server: newServer(), session: "session-1", json: true},
+		"new events": {server: newModern()},
+		"new JSON":   {server: newModern(), json: true},
 	}
 }
 
+func newModern() *server {
+	s := newServer()
+	s.modern = true
+	return s
+}
+
 func TestHTTPSession(t *testing.T) {
-	eras(t, func(t *testing.T, h *httpServer) {
-		w, f := newWorld(t, nil, nil), flow(h.listen(t))
-		w.mustOpen(t, f)
-		for i := range 3 {
-			text := fmt.Sprintf("<&%d>\u2028", i)
-			if got, err := w.say(t.Context(), f, "s", text); err != nil || got.Text != text {
-				t.Errorf("Call() = %v, %v, want %q", got, err, text)
+	for name, h := range eras() {
+		t.Run(name, func(t *testing.T) {
+			w, f := newWorld(t, nil, nil), flow(h.listen(t))
+			w.mustOpen(t, f)
+			for i := range 3 {
+				text := fmt.Sprintf("<&%d>\u2028", i)
+				if got, err := w.say(t.Context(), f, "s", text); err != nil || got.Text != text {
+					t.Errorf("Call() = %v, %v, want %q", got, err, text)
+				}
 			}
-		}
-		w.shutdown(t)
-		deletes, wantDeletes := h.count(http.MethodDelete), 1
-		if h.modern {
-			wantDeletes = 0
-		}
-		if deletes != wantDeletes || h.count("initialize") > 1 || h.count("tools/call") != 3 {
-			t.Errorf("the server got %q, want %d DELETE", h.log(), wantDeletes)
-		}
-		for i, r := range h.seen() {
-			version, session := r.Header.Get("Mcp-Protocol-Version"), r.Header.Get("Mcp-Session-Id")
-			switch {
-			case h.modern && (version != "2026-07-28" || session != "" || r.Header.Get("Mcp-Method") == ""):
-				t.Errorf("request %d: version %q, session %q, method %q", i, version, session, r.Header.Get("Mcp-Method"))
-			case !h.modern && i >= 2 && (version != "2025-11-25" || session != "session-1"):
-				t.Errorf("request %d: version %q, session %q", i, version, session)
+			w.shutdown(t)
+			deletes, wantDeletes := h.count(http.MethodDelete), 1
+			if h.modern {
+				wantDeletes = 0
 			}
-		}
-	})
+			if deletes != wantDeletes || h.count("initialize") > 1 || h.count("tools/call") != 3 {
+				t.Errorf("the server got %q, want %d DELETE", h.log(), wantDeletes)
+			}
+			for i, r := range h.seen() {
+				version, session := r.Header.Get("Mcp-Protocol-Version"), r.Header.Get("Mcp-Session-Id")
+				switch {
+				case h.modern && (version != "2026-07-28" || session != "" || r.Header.Get("Mcp-Method") == ""):
+					t.Errorf("request %d: version %q, session %q, method %q", i, version, session, r.Header.Get("Mcp-Method"))
+				case !h.modern && i >= 2 && (version != "2025-11-25" || session != "session-1"):
+					t.Errorf("request %d: version %q, session %q", i, version, session)
+				}
+			}
+		})
+	}
 }
 
 func TestHTTPParamHeaders(t *testing.T) {
@@ -175,66 +178,70 @@ func TestHTTPParamHeaders(t *testing.T) {
 // A cancel reaches the server: by a notice before 2026-07-28, by the end of the exchange
 // from then on.
 func TestHTTPCancel(t *testing.T) {
-	eras(t, func(t *testing.T, h *httpServer) {
-		h.answer = hangs
-		w, f := newWorld(t, nil, nil), flow(h.listen(t))
-		w.mustOpen(t, f)
-		ctx, cancel := context.WithCancel(t.Context())
-		go func() {
-			h.wait(t, "tools/call", 1)
-			cancel()
-		}()
-		_, err := w.say(ctx, f, "s", "hang")
-		wantFault(t, err, workflows.ToolCancelled, ReasonCancelled, false)
-		h.wait(t, "gone", 1)
-		want := 1
-		if h.modern {
-			want = 0
-		}
-		if n := h.count("notifications/cancelled"); n != want {
-			t.Errorf("%d notices, want %d; the server got %q", n, want, h.log())
-		}
-		if got, err := w.say(t.Context(), f, "s", "go"); err != nil || got.Text != "go" {
-			t.Errorf("the next call = %v, %v, want go", got, err)
-		}
-		w.shutdown(t)
-	})
+	for name, h := range eras() {
+		t.Run(name, func(t *testing.T) {
+			h.answer = hangs
+			w, f := newWorld(t, nil, nil), flow(h.listen(t))
+			w.mustOpen(t, f)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				h.wait(t, "tools/call", 1)
+				cancel()
+			}()
+			_, err := w.say(ctx, f, "s", "hang")
+			wantFault(t, err, workflows.ToolCancelled, ReasonCancelled, false)
+			h.wait(t, "gone", 1)
+			want := 1
+			if h.modern {
+				want = 0
+			}
+			if n := h.count("notifications/cancelled"); n != want {
+				t.Errorf("%d notices, want %d; the server got %q", n, want, h.log())
+			}
+			if got, err := w.say(t.Context(), f, "s", "go"); err != nil || got.Text != "go" {
+				t.Errorf("the next call = %v, %v, want go", got, err)
+			}
+			w.shutdown(t)
+		})
+	}
 }
 
 // An over-bound response fails its call in fixed words; one at the bound does not; the
 // session lives.
 func TestHTTPTooLarge(t *testing.T) {
 	const bound = 4 << 20
-	eras(t, func(t *testing.T, h *httpServer) {
-		size := 0
-		h.answer = func(c *serving, m message) bool {
-			if m.method != "tools/call" || textOf(member(member(m.params, "arguments"), "text")) == "go" {
-				return false
+	for name, h := range eras() {
+		t.Run(name, func(t *testing.T) {
+			size := 0
+			h.answer = func(c *serving, m message) bool {
+				if m.method != "tools/call" || textOf(member(member(m.params, "arguments"), "text")) == "go" {
+					return false
+				}
+				frame := `{"jsonrpc":"2.0","id":` + string(m.id) + `,"result":{"content":[],"x":"` + `"}}`
+				n := size - len(frame) - 1 // and the line's end
+				if !h.json {
+					n -= len("data: ")
+				}
+				c.reply(m.id, `{"content":[],"x":"`+strings.Repeat("x", n)+`"}`)
+				return true
 			}
-			frame := `{"jsonrpc":"2.0","id":` + string(m.id) + `,"result":{"content":[],"x":"` + `"}}`
-			n := size - len(frame) - 1 // and the line's end
-			if !h.json {
-				n -= len("data: ")
+			w, f := newWorld(t, nil, nil), flow(h.listen(t))
+			w.mustOpen(t, f)
+			size = bound
+			if _, err := w.say(t.Context(), f, "s", "at the bound"); err != nil {
+				t.Errorf("Call() at the bound = %v", err)
 			}
-			c.reply(m.id, `{"content":[],"x":"`+strings.Repeat("x", n)+`"}`)
-			return true
-		}
-		w, f := newWorld(t, nil, nil), flow(h.listen(t))
-		w.mustOpen(t, f)
-		size = bound
-		if _, err := w.say(t.Context(), f, "s", "at the bound"); err != nil {
-			t.Errorf("Call() at the bound = %v", err)
-		}
-		size = bound + 1
-		_, err := w.say(t.Context(), f, "s", "one over")
-		if fault := wantFault(t, err, workflows.ToolFailed, ReasonTooLarge, false); fault.Message != "a message is over the bound" {
-			t.Errorf("message = %q, want fixed words", fault.Message)
-		}
-		if got, err := w.say(t.Context(), f, "s", "go"); err != nil || got.Text != "go" {
-			t.Errorf("the next call = %v, %v, want go", got, err)
-		}
-		w.shutdown(t)
-	})
+			size = bound + 1
+			_, err := w.say(t.Context(), f, "s", "one over")
+			if fault := wantFault(t, err, workflows.ToolFailed, ReasonTooLarge, false); fault.Message != "a message is over the bound" {
+				t.Errorf("message = %q, want fixed words", fault.Message)
+			}
+			if got, err := w.say(t.Context(), f, "s", "go"); err != nil || got.Text != "go" {
+				t.Errorf("the next call = %v, %v, want go", got, err)
+			}
+			w.shutdown(t)
+		})
+	}
 }
 
 func TestHTTPRedirects(t *testing.T) {
@@ -340,22 +347,24 @@ func TestHTTPUnsent(t *testing.T) {
 
 // A connection that breaks after the request was sent leaves the outcome unknown.
 func TestHTTPLost(t *testing.T) {
-	eras(t, func(t *testing.T, h *httpServer) {
-		h.before = func(w http.ResponseWriter, _ *http.Request, body []byte) bool {
-			if !strings.Contains(string(body), `"tools/call"`) {
-				return false
+	for name, h := range eras() {
+		t.Run(name, func(t *testing.T) {
+			h.before = func(w http.ResponseWriter, _ *http.Request, body []byte) bool {
+				if !strings.Contains(string(body), `"tools/call"`) {
+					return false
+				}
+				panic(http.ErrAbortHandler)
 			}
-			panic(http.ErrAbortHandler)
-		}
-		w, f := newWorld(t, nil, nil), flow(h.listen(t))
-		w.mustOpen(t, f)
-		_, err := w.say(t.Context(), f, "s", "x")
-		wantFault(t, err, workflows.ToolFailed, ReasonLost, false)
-		w.shutdown(t)
-		if n := h.count("tools/call"); n != 0 {
-			t.Errorf("%d calls were handled, want none", n)
-		}
-	})
+			w, f := newWorld(t, nil, nil), flow(h.listen(t))
+			w.mustOpen(t, f)
+			_, err := w.say(t.Context(), f, "s", "x")
+			wantFault(t, err, workflows.ToolFailed, ReasonLost, false)
+			w.shutdown(t)
+			if n := h.count("tools/call"); n != 0 {
+				t.Errorf("%d calls were handled, want none", n)
+			}
+		})
+	}
 }
 
 func TestHTTPRebinding(t *testing.T) {
@@ -551,11 +560,11 @@ func (o *oldServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if endpoint == "" {
 			endpoint = "/messages?id=1"
 		}
-		_, _ = fmt.Fprintf(w, "event: endpoint\ndata: %s\n\n", endpoint)
-		_ = http.NewResponseController(w).Flush()
 		o.mu.Lock()
 		o.conn = &serving{server: o.server, out: events{w}}
 		o.mu.Unlock()
+		_, _ = fmt.Fprintf(w, "event: endpoint\ndata: %s\n\n", endpoint)
+		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 		o.note("gone")
 	case r.URL.Path == "/messages":

@@ -1,7 +1,6 @@
 package inbound
 
 import (
-	"flag"
 	"os"
 	"testing"
 
@@ -9,8 +8,6 @@ import (
 
 	"github.com/relavium/relavium-serve/inbound/child"
 )
-
-var long = flag.Bool("long", false, "run scaled tests at full length")
 
 // TestMain makes the test binary a supervisor, and the servers that the tests start.
 func TestMain(m *testing.M) {

@@ -80,7 +80,10 @@ func (s *session) discover(ctx context.Context) error {
 	for range 2 {
 		out, err := s.request(ctx, string(mcp.MethodServerDiscover), nil, nil)
 		if err == nil {
-			return s.discovered(out.result)
+			if err = s.discovered(out.result); err != nil {
+				s.use("")
+			}
+			return err
 		}
 		next := supported(err)
 		if next == "" || next == s.version {
@@ -111,9 +114,15 @@ func supported(err error) string {
 }
 
 func (s *session) discovered(result json.RawMessage) error {
-	if _, ok := members(result); !ok {
-		return fmt.Errorf("%w: server/discover returned no object", errHandshake)
+	var list []string
+	if json.Unmarshal(member(result, "supportedVersions"), &list) != nil {
+		return fmt.Errorf("%w: server/discover returned no versions", errHandshake)
 	}
+	best := mcp.NegotiateMutuallySupportedVersion(list)
+	if !mcp.IsModernProtocol(best) {
+		return fmt.Errorf("%w: server/discover names no version of its era", errHandshake)
+	}
+	s.use(best)
 	s.tools = member(member(result, "capabilities"), "tools") != nil
 	s.named = implementation(member(member(result, "_meta"), mcp.MetaKeyServerInfo))
 	return nil

@@ -175,7 +175,7 @@ func TestRealServersOverStdio(t *testing.T) {
 func startHTTP(t *testing.T, mode string) int {
 	t.Helper()
 	path := script(t, "@modelcontextprotocol/server-everything/dist/index.js")
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test looks for a free port
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
