@@ -117,26 +117,33 @@ func (a *app) printGrant(g *consent.Grant) error {
 
 func (a *app) consentGrantCommand() *cobra.Command {
 	var digest string
+	var folders []string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "grant --digest DIGEST",
-		Short: "Consent to the declaration on the standard input",
-		Long: `Consent to the declaration on the standard input.
+		Use:   "grant WORKFLOW|SERVER | grant --digest DIGEST",
+		Short: "Consent to the programs of a workflow or server, or to a declaration on the standard input",
+		Long: `Consent to the programs of a workflow or server, or to a declaration.
 
-The declaration's digest must be the one given with --digest: review the
-declaration, let "consent digest" print its digest, and pass that on.
+With a name, each program that is not granted yet is shown whole: its path,
+arguments, folder, and each variable with its text or the name of its secret. A
+person at the terminal types yes to allow it.
 
-Granting a server by the name that workflows give it, with a question on the
-terminal, is not offered by this build.`,
-		Example: "  relavium-serve consent grant --digest v1:966e77f5a00a880a5b2fcd427784d18c9649870f9b7c2c7c9184112419e3c5b3 < examples/consent/server.json",
-		Args:    cobra.ArbitraryArgs,
+Where nobody can be asked, the declaration is read from the standard input and its
+digest must be the one given with --digest: review the declaration, let "consent
+digest" print its digest, and pass that on.`,
+		Example: "  relavium-serve consent grant docs\n" +
+			"  relavium-serve consent grant --digest v1:966e77f5a00a880a5b2fcd427784d18c9649870f9b7c2c7c9184112419e3c5b3 < examples/consent/server.json",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a.entered = true
-			if len(args) > 0 {
-				return invalid("relavium-serve consent grant --digest DIGEST < server.json", "granting by the name of a workflow or server is not part of this build")
+			switch {
+			case len(args) == 1 && digest != "":
+				return invalid("relavium-serve consent grant --help", "--digest is for a declaration on the standard input, not for a name")
+			case len(args) == 1:
+				return a.grantNamed(cmd.Context(), args[0], folders, asJSON)
 			}
 			if digest == "" {
-				return invalid("relavium-serve consent digest < server.json", "grant needs --digest, the digest of the declaration you have reviewed")
+				return invalid("relavium-serve consent digest < server.json", "grant needs the name of a workflow or server, or --digest, the digest of the declaration you have reviewed")
 			}
 			if err := a.checkDigest(digest); err != nil {
 				return err
@@ -150,6 +157,7 @@ terminal, is not offered by this build.`,
 	}
 	cmd.Flags().StringVar(&digest, "digest", "", "the digest that the declaration must have")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the grant's digest as one JSON object")
+	workflowFlag(cmd, &folders)
 	return cmd
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,7 +21,7 @@ func TestMain(m *testing.M) {
 	if child.Supervising() {
 		os.Exit(child.Supervise()) //nolint:forbidigo // this is main
 	}
-	testscript.Main(leakChecked{m}, map[string]func(){"relavium-serve": main})
+	testscript.Main(leakChecked{m}, map[string]func(){"relavium-serve": main, "mcp-fixture": mcpFixture})
 }
 
 // leakChecked fails a test run that leaves goroutines behind.
@@ -52,7 +53,19 @@ func TestScript(t *testing.T) {
 			env.Setenv("USERPROFILE", home)
 			env.Setenv("RELAVIUM_HOME", filepath.Join(home, ".relavium"))
 			env.Setenv("NO_COLOR", "1")
+			// Where npm has put the servers of the integration tests, if it has.
+			if servers, err := filepath.Abs(filepath.Join("..", "..", "integration", "servers", "node_modules", ".bin")); err == nil {
+				env.Setenv("SERVERS", servers)
+			}
 			return os.MkdirAll(home, 0o700)
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "servers" {
+				return false, fmt.Errorf("unknown condition %q", cond)
+			}
+			_, err := os.Stat(filepath.Join("..", "..", "integration", "servers", "node_modules", ".bin", "mcp-server-filesystem"))
+			_, noNode := exec.LookPath("node")
+			return err == nil && noNode == nil, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":    cmdExits,
