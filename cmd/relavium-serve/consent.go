@@ -131,7 +131,7 @@ person at the terminal types yes to allow it.
 Where nobody can be asked, the declaration is read from the standard input and its
 digest must be the one given with --digest: review the declaration, let "consent
 digest" print its digest, and pass that on.`,
-		Example: "  relavium-serve consent grant docs\n" +
+		Example: "  relavium-serve consent grant SERVER\n" +
 			"  relavium-serve consent grant --digest v1:966e77f5a00a880a5b2fcd427784d18c9649870f9b7c2c7c9184112419e3c5b3 < examples/consent/server.json",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -19,7 +19,7 @@ import (
 
 func (a *app) mcpCommand() *cobra.Command {
 	cmd := group("mcp", "Look at the MCP servers that agents use, and try them",
-		"  relavium-serve mcp inspect docs\n  relavium-serve mcp call docs search '{\"query\": \"retry\"}'",
+		"  relavium-serve mcp inspect release-notes --workflows examples/workflows\n  relavium-serve mcp call SERVER search '{\"query\":\"retry\"}'",
 		a.mcpInspectCommand(), a.mcpCallCommand(), a.mcpPinCommand())
 	cmd.Long = `Look at the MCP servers that agents use, and try them.
 

@@ -29,7 +29,7 @@ TOOL is the server's own name for it, or the name that agents use. The arguments
 are one JSON object; - reads them from the standard input, and none is {}. They
 are checked against the tool's schema before anything is sent. The command ends
 with 1 if the tool reports an error.`,
-		Example: "  relavium-serve mcp call docs search '{\"query\": \"retry\"}'",
+		Example: "  relavium-serve mcp call SERVER search '{\"query\":\"retry\"}'",
 		Args:    cobra.RangeArgs(2, 3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := a.openHost(&flags)

@@ -23,8 +23,8 @@ func (a *app) mcpInspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect WORKFLOW|SERVER",
 		Short: "Connect as a run would and show what is admitted, what is dropped and why",
-		Example: "  relavium-serve mcp inspect docs\n" +
-			"  relavium-serve mcp inspect incident-triage --json",
+		Example: "  relavium-serve mcp inspect SERVER\n" +
+			"  relavium-serve mcp inspect release-notes --workflows examples/workflows --json",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := a.openHost(&flags)

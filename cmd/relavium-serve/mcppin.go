@@ -14,7 +14,7 @@ import (
 
 func (a *app) mcpPinCommand() *cobra.Command {
 	cmd := group("pin", "Show, approve and forget how the tools of a server were defined",
-		"  relavium-serve mcp pin show docs\n  relavium-serve mcp pin approve docs",
+		"  relavium-serve mcp pin show SERVER\n  relavium-serve mcp pin approve SERVER",
 		a.mcpPinShowCommand(), a.mcpPinApproveCommand(), a.mcpPinResetCommand())
 	cmd.Long = `Show, approve and forget how the tools of a server were defined.
 
@@ -30,7 +30,7 @@ func (a *app) mcpPinShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show SERVER",
 		Short:   "Show how a server's tools differ from those that are pinned",
-		Example: "  relavium-serve mcp pin show docs",
+		Example: "  relavium-serve mcp pin show SERVER",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withPins(cmd.Context(), args[0], &flags, func(seen *pinned) error {
@@ -52,7 +52,7 @@ func (a *app) mcpPinApproveCommand() *cobra.Command {
 
 The difference is shown first. A person at the terminal types yes; elsewhere
 --digest must name the set of tools that was reviewed, as mcp pin show prints it.`,
-		Example: "  relavium-serve mcp pin approve docs\n  relavium-serve mcp pin approve docs --digest DIGEST",
+		Example: "  relavium-serve mcp pin approve SERVER\n  relavium-serve mcp pin approve SERVER --digest DIGEST",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withPins(cmd.Context(), args[0], &flags, func(seen *pinned) error {
@@ -71,7 +71,7 @@ func (a *app) mcpPinResetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "reset SERVER",
 		Short:   "Forget what is pinned for a server: its next use is a first one",
-		Example: "  relavium-serve mcp pin reset docs",
+		Example: "  relavium-serve mcp pin reset SERVER",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at, err := a.open(slog.LevelWarn)
@@ -214,7 +214,7 @@ func (a *app) approvePins(ctx context.Context, seen *pinned, digest string, asJS
 	}
 	shown := seen.json()
 	shown["state"], shown["lines"] = "same", []string{}
-	return a.said(asJSON, shown, "%s of %s are pinned as they are now: %s", plural(len(seen.found.Tools), "tool"), oneLine(seen.target.name(), 128), now)
+	return a.said(asJSON, shown, "the tools of %s are pinned as they are now: %s", oneLine(seen.target.name(), 128), now)
 }
 
 func (a *app) resetPins(ctx context.Context, at *site, host *inbound.Host, t *target, asJSON bool) error {
