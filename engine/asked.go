@@ -225,7 +225,10 @@ func (x *execution) ask(d *dispatch, at string, g Gate, first ...Event) (<-chan 
 	return x.keep(func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `insert into gates(id, run, node, key, reason, type, message, assignee, opened, expires, timeout_action, effect)
 			values(?,?,?,?,?,?,?,'',?,?,'',?)`, g.ID, g.Run, g.Node, g.Key, g.Reason, g.Type, g.Message, now.UnixMilli(), millis(g.Expires), g.effect)
-		return err
+		if err != nil {
+			return err
+		}
+		return putAudit(ctx, tx, x.opened(now, &g))
 	}, append(first, paused)...), ErrParked
 }
 

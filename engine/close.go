@@ -155,6 +155,11 @@ func (x *execution) end(ctx context.Context, tx *sql.Tx, state State, o outcome,
 	if o.outputs != nil {
 		outputs = string(o.outputs)
 	}
+	if state.Terminal() {
+		if err := putAudit(ctx, tx, x.row.audited(now, AuditRunEnded, "", string(state))); err != nil {
+			return nil, err
+		}
+	}
 	return tx.ExecContext(ctx, `update runs set state=?, seg=?, settled=?, error=?, outputs=?, ended=?, last_event=?
 		where id=? and seg=? and epoch=? and ended is null`,
 		string(state), seg, string(raw), failure, outputs, ended, last, x.row.id, x.row.seg, x.row.epoch)
@@ -201,6 +206,11 @@ func (e *Engine) Cancel(ctx context.Context, run, by, reason string) error {
 		if _, err := tx.ExecContext(ctx, `update runs set cancel_by=?, cancel_reason=? where id=?`, by, reason, run); err != nil {
 			return err
 		}
+		asked := r.audited(e.now(), AuditRunCancel, "", "")
+		asked.Principal = Principal(by)
+		if err := putAudit(ctx, tx, asked); err != nil {
+			return err
+		}
 		if r.state == Waiting || r.state == Blocked {
 			over = true
 			return e.endWaiting(ctx, tx, r)
@@ -230,6 +240,9 @@ func (e *Engine) endWaiting(ctx context.Context, tx *sql.Tx, r *row) error {
 	}
 	ev := Event{Type: RunCancelled, Run: r.id, N: r.lastEvent + 1, Time: now.UTC(), CumulativeCost: &r.cost}
 	if err := putEvents(ctx, tx, []Event{ev}); err != nil {
+		return err
+	}
+	if err := putAudit(ctx, tx, r.audited(now, AuditRunEnded, "", string(Cancelled))); err != nil {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, `update runs set state='cancelled', error=?, ended=?, last_event=? where id=?`,

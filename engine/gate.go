@@ -171,7 +171,17 @@ func (e *Engine) decide(ctx context.Context, gate string, d Decision, at time.Ti
 		out.Decided = time.UnixMilli(at.UnixMilli())
 		_, err = tx.ExecContext(ctx, `update gates set decision=?, payload=?, comment=?, decided=?, decided_by=?, via=? where id=?`,
 			d.Decision, text(string(d.Payload)), d.Comment, at.UnixMilli(), d.By, d.Via, gate)
-		return err
+		if err != nil {
+			return err
+		}
+		digest := ""
+		if err := tx.QueryRowContext(ctx, `select digest from runs where id=?`, g.Run).Scan(&digest); err != nil {
+			return err
+		}
+		return putAudit(ctx, tx, AuditEntry{
+			Time: at, Principal: Principal(d.By), Via: d.Via, Action: AuditGateDecided, Run: g.Run, Workflow: g.Workflow, Digest: digest,
+			Decision: d.Decision, What: g.Node,
+		})
 	})
 	return out, next, err
 }
@@ -282,9 +292,19 @@ func (x *execution) newGate(ctx context.Context, id string, v *vertex, spec work
 	x.store(func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `insert into gates(id, run, node, key, reason, type, message, assignee, opened, expires, timeout_action)
 			values(?,?,?,?,'',?,?,?,?,?,?)`, g.ID, g.Run, g.Node, g.Key, g.Type, g.Message, g.Assignee, now.UnixMilli(), millis(g.Expires), g.TimeoutAction)
-		return err
+		if err != nil {
+			return err
+		}
+		return putAudit(ctx, tx, x.opened(now, &g))
 	}, Event{Type: NodeStarted, Node: id, NodeType: v.node.Type()}, paused)
 	return nil
+}
+
+// opened is the audit entry of a gate that opens.
+func (x *execution) opened(now time.Time, g *Gate) AuditEntry {
+	a := x.row.audited(now, AuditGateOpened, "", "")
+	a.What = g.Node
+	return a
 }
 
 // await waits again for a gate that an earlier execution opened.

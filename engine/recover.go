@@ -141,6 +141,9 @@ func (e *Engine) failBroken(ctx context.Context, run string, cause error) error 
 		if err := putEvents(ctx, tx, []Event{ev}); err != nil {
 			return err
 		}
+		if err := putAudit(ctx, tx, r.audited(now, AuditRunEnded, "", string(Failed))); err != nil {
+			return err
+		}
 		_, err = tx.ExecContext(ctx, `update runs set state='failed', error=?, ended=?, last_event=? where id=?`, string(raw), now.UnixMilli(), ev.N, run)
 		return err
 	})
@@ -222,6 +225,9 @@ func (e *Engine) retain(ctx context.Context) error {
 		if err := e.executor.Delete(refs); err != nil {
 			return err
 		}
+	}
+	if err := e.write(ctx, `delete from audit where at<?`, now.Add(-keepAudit).UnixMilli()); err != nil {
+		return err
 	}
 	return e.write(ctx, `delete from definitions where digest not in (select digest from runs)`)
 }

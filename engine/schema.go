@@ -59,6 +59,12 @@ create table if not exists effects(
 	primary key(run, node, dispatch, path, n)
 ) without rowid;
 create unique index if not exists effects_approval on effects(approval) where approval is not null;
+create table if not exists audit(
+	id integer primary key, at integer not null, principal text not null, via text not null, action text not null,
+	run text not null default '', workflow text not null default '', digest text not null default '', consent text not null default '',
+	decision text not null default '', what text not null default ''
+);
+create index if not exists audit_at on audit(at);
 `
 
 // additions are what an older schema lacks in tables that it has, by its number.

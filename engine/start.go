@@ -234,7 +234,12 @@ func (e *Engine) insertRun(ctx context.Context, tx *sql.Tx, req StartRequest, id
 		inputs, ctx, state, deadline, created, started, holder, kept) values(?,?,?,?,?,?,?,?,?,?,?,?,'running',?,?,?,?,?)`,
 		id, req.Project.Key, req.Project.Root, w.ID, w.Digest(), string(req.Principal), req.Source, req.Client, text(req.IdempotencyKey), args,
 		string(req.Arguments), string(values), millis(deadlineOf(w, now)), now.UnixMilli(), now.UnixMilli(), text(e.holderFor(req.Source)), req.Source == "cli")
-	return err
+	if err != nil {
+		return err
+	}
+	return putAudit(ctx, tx, AuditEntry{
+		Time: now, Principal: req.Principal, Via: req.Source, Action: AuditRunStarted, Run: id, Workflow: w.ID, Digest: w.Digest(),
+	})
 }
 
 // resolveContext evaluates the workflow's context once, in declared order: each
