@@ -13,6 +13,7 @@ type editorConfig struct {
 	Prices     map[string]editorPrice   `json:"prices,omitzero" jsonschema_description:"By model."`
 	Auth       editorAuth               `json:"auth,omitzero"`
 	Secrets    editorSecrets            `json:"secrets,omitzero"`
+	Git        editorGit                `json:"git,omitzero" jsonschema_description:"Who git_commit of agents commits as. Without it git_commit is unavailable."`
 	MCPServers []editorRegisteredServer `json:"mcp_servers,omitzero"`
 	Variables  map[string]string        `json:"variables,omitzero" jsonschema_description:"Shared by all workflows, below their own context."`
 	Defaults   editorDefaults           `json:"defaults,omitzero"`
@@ -130,6 +131,11 @@ type editorAuth struct {
 type editorSecrets struct {
 	AgeFile     string `json:"age_file,omitzero"`
 	AgeIdentity string `json:"age_identity,omitzero"`
+}
+
+type editorGit struct {
+	Name  string `json:"name,omitzero"`
+	Email string `json:"email,omitzero"`
 }
 
 type editorRegisteredServer struct {
