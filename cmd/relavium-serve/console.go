@@ -183,11 +183,7 @@ func (a *app) consoleOf(at *site, eng *engine.Engine, login console.Login, e *en
 			if err != nil {
 				return err
 			}
-			requester := r.Principal
-			if by != requester {
-				requester = "" // somebody else decides
-			}
-			return decisionRefused(own.settings, r.Workflow, requester, engine.ViaConsole)
+			return decisionRefused(own.settings, r.Workflow, by == r.Principal, engine.ViaConsole)
 		},
 	})
 }

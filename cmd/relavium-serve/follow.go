@@ -220,7 +220,7 @@ func (f *follower) printOutputs(outputs json.RawMessage) error {
 // personAccepted reports whether a person at this terminal may decide gates of
 // the run.
 func (f *follower) personAccepted(requester engine.Principal) bool {
-	return decisionRefused(f.settings, f.workflow.ID, requester, engine.ViaCLI) == nil
+	return decisionRefused(f.settings, f.workflow.ID, requester == engine.Local, engine.ViaCLI) == nil
 }
 
 func (f *follower) decider(ctx context.Context) func(string, engine.Decision) error {

@@ -312,10 +312,10 @@ func (a *app) confirmed(ctx context.Context, at *site, r *engine.Run, gate *engi
 			return "", invalid("decide it on a terminal; automation needs --yes and \"cli-noninteractive\" in [gates] accept of config.toml",
 				"off a terminal a gate is decided only with --yes")
 		}
-		return engine.ViaCLINonInteractive, decisionRefused(at.settings, r.Workflow, r.Principal, engine.ViaCLINonInteractive)
+		return engine.ViaCLINonInteractive, decisionRefused(at.settings, r.Workflow, r.Principal == engine.Local, engine.ViaCLINonInteractive)
 	}
 	defer done()
-	if err := decisionRefused(at.settings, r.Workflow, r.Principal, engine.ViaCLI); err != nil {
+	if err := decisionRefused(at.settings, r.Workflow, r.Principal == engine.Local, engine.ViaCLI); err != nil {
 		return "", err
 	}
 	showGate(w, gate, time.Now())
@@ -326,15 +326,16 @@ func (a *app) confirmed(ctx context.Context, at *site, r *engine.Run, gate *engi
 	return engine.ViaCLI, nil
 }
 
-// decisionRefused says why the configuration keeps a channel of the command line
-// from deciding gates of a workflow; nil if it does not.
-func decisionRefused(s *settings, workflow string, requester engine.Principal, via string) error {
+// decisionRefused says why the configuration keeps somebody from deciding gates
+// of a workflow through a channel; nil if it does not. own says that it is who
+// started the run.
+func decisionRefused(s *settings, workflow string, own bool, via string) error {
 	if !slices.Contains(s.accept(workflow), via) {
 		return invalid(fmt.Sprintf("add %q to [gates] accept in config.toml of RELAVIUM_HOME", via),
 			"gates of %q are not decided via %s: [gates] accept does not list it", workflow, via)
 	}
 	strict := s.Serve.Workflow[workflow].ApproverNotRequester
-	if strict != nil && *strict && requester == engine.Local {
+	if strict != nil && *strict && own {
 		return invalid("", "gates of %q are not decided by whoever started the run: approver_not_requester is set", workflow)
 	}
 	return nil
