@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -715,6 +716,61 @@ func TestLimits(t *testing.T) {
 			t.Errorf("after one ended = %d %s, want 200", a.status, a.body)
 		}
 	})
+	agent := func(runner engine.AgentRunner, l access.Limits) func(*publish.Options) {
+		return func(o *publish.Options) {
+			o.Engine = openEngine(t, filepath.Join(t.TempDir(), "serve.db"), func(e *engine.Options) { e.Agent = runner })
+			o.Limits = l
+		}
+	}
+	t.Run("a day", func(t *testing.T) {
+		t.Parallel()
+		s, e, _ := newServer(t, agent(costly{}, access.Limits{CostPerDay: 150}), single(t, ""))
+		l := openLobby(t, access.ModeToken)
+		at := listen(t, s, l.options())
+		annToken, _ := l.token("ann", "relavium:run")
+		bobToken, _ := l.token("bob", "relavium:run")
+		for i, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
+			if a := at.as(annToken).call("relavium_dig", ""); a.status != want || want != http.StatusOK && !strings.Contains(a.body, "cost_per_day_microcents") {
+				t.Errorf("call %d = %d %s, want %d", i+1, a.status, a.body, want)
+			}
+		}
+		if a := at.as(bobToken).call("relavium_dig", ""); a.status != http.StatusOK {
+			t.Errorf("a call of another = %d %s, want 200", a.status, a.body)
+		}
+		for since, want := range map[time.Duration]int64{-24 * time.Hour: 200, time.Hour: 0} {
+			if got, err := e.Spent(t.Context(), "token:ann", time.Now().Add(since)); err != nil || got != want {
+				t.Errorf("Spent since %v = %d, %v, want %d", since, got, err, want)
+			}
+		}
+	})
+	t.Run("of the process", func(t *testing.T) {
+		t.Parallel()
+		held := make(chan struct{})
+		s, _, _ := newServer(t, agent(holding(held), access.Limits{Runs: 2}), single(t, ""), shaped(t, "echo", "", "1"))
+		l := openLobby(t, access.ModeToken)
+		at := listen(t, s, l.options())
+		token, _ := l.token("ann", "relavium:run")
+		ann := at.as(token)
+		session := ann.initialize("2025-11-25")
+		for i := range 2 {
+			call := ann.begin(toolCall(fmt.Sprint(i+1), "relavium_dig", fmt.Sprintf(`,"_meta":{"progressToken":%d}`, i)), session.header()...)
+			if _, ok := call.until(func(m wire) bool { return strings.Contains(m.raw, "work") }); !ok {
+				t.Fatal("the run does not begin")
+			}
+		}
+		a := ann.call("relavium_echo", "")
+		if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, `"limit":"runs"`) {
+			t.Errorf("a run too many = %d %v %s, want 503 with a time", a.status, a.header, a.body)
+		}
+		close(held)
+		for tick, late := time.NewTicker(20*time.Millisecond), time.After(patience); a.status != http.StatusOK; a = ann.call("relavium_echo", "") {
+			select {
+			case <-tick.C:
+			case <-late:
+				t.Fatalf("after the runs ended = %d %s, want 200", a.status, a.body)
+			}
+		}
+	})
 	t.Run("local", func(t *testing.T) {
 		t.Parallel()
 		s, _, _ := newServer(t, limits(access.Limits{PerMinute: 1, Concurrent: 1, Runs: 4}), shaped(t, "echo", "", "1"))
@@ -725,6 +781,18 @@ func TestLimits(t *testing.T) {
 			}
 		}
 	})
+}
+
+// holding is an agent that ends when the channel is closed.
+type holding <-chan struct{}
+
+func (h holding) RunAgent(ctx context.Context, _ engine.AgentCall) (engine.AgentResult, error) {
+	select {
+	case <-h:
+		return engine.AgentResult{Output: json.RawMessage(`"let go"`)}, nil
+	case <-ctx.Done():
+		return engine.AgentResult{}, ctx.Err()
+	}
 }
 
 // Progress of calls at once never crosses from one principal to another.

@@ -91,7 +91,7 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 	if ctx.Err() != nil { // cancelled before anything happened
 		return stopping("")
 	}
-	slot := s.place(x)
+	slot := s.place(ctx, x)
 	if slot == nil {
 		return nil
 	}

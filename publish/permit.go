@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
 
+	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/publish/access"
 	"github.com/relavium/relavium-serve/publish/transport"
 )
@@ -102,13 +105,35 @@ func refusalOf(r *access.Refusal) *transport.Refusal {
 	return &transport.Refusal{Status: r.Status, Challenge: r.Challenge, After: r.After, Text: r.Text}
 }
 
+// afford reports with a *access.LimitError that the caller's runs have cost what
+// they may. The other errors are the store's.
+func (s *Server) afford(ctx context.Context, p engine.Principal) error {
+	most := s.opt.Limits.CostPerDay
+	if most <= 0 || p == engine.Local {
+		return nil
+	}
+	spent, err := s.engine.Spent(ctx, p, time.Now().Add(-24*time.Hour))
+	if err == nil && spent >= most {
+		err = &access.LimitError{Limit: "cost_per_day_microcents", Most: most, After: 10 * time.Minute}
+	}
+	return err
+}
+
 // place takes the call's place within the limits; where there is none the
 // exchange's fault says so.
-func (s *Server) place(x *exchange) *access.Slot {
-	slot, err := s.limiter.Take(x.caller.principal)
+func (s *Server) place(ctx context.Context, x *exchange) *access.Slot {
+	var slot *access.Slot
+	err := s.afford(ctx, x.caller.principal)
+	if err == nil {
+		slot, err = s.limiter.Take(x.caller.principal)
+	}
+	if err == nil {
+		return slot
+	}
 	limit, ok := errors.AsType[*access.LimitError](err)
 	if !ok {
-		return slot
+		x.fault = s.internalFault(x.request.Method, slog.Any("error", err))
+		return nil
 	}
 	status := http.StatusTooManyRequests
 	if limit.Limit == "runs" {
@@ -117,7 +142,7 @@ func (s *Server) place(x *exchange) *access.Slot {
 	text := limit.Error()
 	data, err := encode(struct {
 		Limit string `json:"limit"`
-		Most  int    `json:"most"`
+		Most  int64  `json:"most"`
 		After int64  `json:"retryAfterMs"`
 	}{limit.Limit, limit.Most, limit.After.Milliseconds()})
 	if err != nil {

@@ -300,6 +300,9 @@ func (at *site) publishable(loaded *workflows.Loaded, entry *entrance) (publish.
 	if err := at.confirmedReach(w, entry); err != nil {
 		return published, err
 	}
+	if err := at.priced(w, entry); err != nil {
+		return published, err
+	}
 	return published, at.nameGates(&published)
 }
 

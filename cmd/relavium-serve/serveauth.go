@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/relavium/relavium-serve/engine"
@@ -49,7 +50,11 @@ func (at *site) access(e *entrance) (*access.Access, error) {
 // limits are [serve.limits].
 func (at *site) limits() access.Limits {
 	l := at.Serve.Limits
-	return access.Limits{PerMinute: int(*l.CallsPerMinute), Concurrent: int(*l.Concurrent), Runs: int(*l.Runs)}
+	most := access.Limits{PerMinute: int(*l.CallsPerMinute), Concurrent: int(*l.Concurrent), Runs: int(*l.Runs)}
+	if l.CostPerDayMicrocents != nil {
+		most.CostPerDay = *l.CostPerDayMicrocents
+	}
+	return most
 }
 
 // decidable refuses a workflow with approver_not_requester whose gates nobody
@@ -77,6 +82,21 @@ func (at *site) decidable(w *workflows.Workflow, e *entrance) error {
 	case !slices.Contains(accept, engine.ViaConsole) && !slices.Contains(accept, engine.ViaCLI) && !slices.Contains(accept, engine.ViaCLINonInteractive):
 		return invalid("add \"console\" or \"cli\" to [gates] accept, or unset "+key,
 			"workflow %q: with approver_not_requester the requester's own client decides nothing, and [gates] accept lists no other way", w.ID)
+	}
+	return nil
+}
+
+// priced refuses to let strangers spend what a budget could not count.
+func (at *site) priced(w *workflows.Workflow, e *entrance) error {
+	if !e.known() || w.Budget == nil || w.Budget.MaxCostMicrocents <= 0 || w.Budget.OnExceed == "warn" {
+		return nil
+	}
+	known := at.pricer()
+	for _, use := range w.Models() {
+		if !known(use.Provider, use.Model) {
+			return invalid("give it one in config.toml of RELAVIUM_HOME, in micro-cents per million tokens:\n[prices."+strconv.Quote(use.Model)+"]\ninput = 0\noutput = 0",
+				"workflow %q: its budget does not count the model %q of the agent %q, which has no price", w.ID, use.Model, use.Agent)
+		}
 	}
 	return nil
 }

@@ -13,12 +13,15 @@ type Limits struct {
 	PerMinute  int // of one principal; not of local
 	Concurrent int // of one principal at once, from a call's start to its answer; not of local
 	Runs       int // that execute in the process at once
+	// CostPerDay is what runs of one principal may cost in 24 h before another is
+	// started, in micro-cents; not of local. Whoever starts runs checks it.
+	CostPerDay int64
 }
 
 // A LimitError refuses a call that would start a run.
 type LimitError struct {
 	Limit string        // the key in [serve.limits]
-	Most  int           // what it allows
+	Most  int64         // what it allows
 	After time.Duration // when it may be tried again
 }
 
@@ -28,6 +31,8 @@ func (e *LimitError) Error() string {
 		return "too many calls: this caller may start a limited number of runs in a minute"
 	case "concurrent":
 		return "too many calls at once: this caller has to wait for one of them to end"
+	case "cost_per_day_microcents":
+		return "the runs of this caller have cost as much as they may within a day"
 	}
 	return "the server executes as many runs as it may at once"
 }
@@ -79,7 +84,7 @@ func (l *Limiter) Take(p engine.Principal) (*Slot, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.limits.Runs > 0 && active+l.starting >= l.limits.Runs {
-		return nil, &LimitError{Limit: "runs", Most: l.limits.Runs, After: time.Second}
+		return nil, &LimitError{Limit: "runs", Most: int64(l.limits.Runs), After: time.Second}
 	}
 	s := &Slot{l: l, starting: true}
 	if p != engine.Local && (l.limits.PerMinute > 0 || l.limits.Concurrent > 0) {
@@ -88,9 +93,9 @@ func (l *Limiter) Take(p engine.Principal) (*Slot, error) {
 		u.roll(now)
 		switch {
 		case l.limits.Concurrent > 0 && u.open >= l.limits.Concurrent:
-			return nil, &LimitError{Limit: "concurrent", Most: l.limits.Concurrent, After: time.Second}
+			return nil, &LimitError{Limit: "concurrent", Most: int64(l.limits.Concurrent), After: time.Second}
 		case l.limits.PerMinute > 0 && u.sum >= l.limits.PerMinute:
-			return nil, &LimitError{Limit: "calls_per_minute", Most: l.limits.PerMinute, After: u.free(l.limits.PerMinute)}
+			return nil, &LimitError{Limit: "calls_per_minute", Most: int64(l.limits.PerMinute), After: u.free(l.limits.PerMinute)}
 		}
 		u.open++
 		u.sum++
