@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 )
@@ -30,7 +31,14 @@ var errDeep = errors.New("schema is nested too deep")
 func parseNode(raw json.RawMessage) (*node, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
-	return readNode(d, 0)
+	n, err := readNode(d, 0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("schema: more than one JSON value")
+	}
+	return n, nil
 }
 
 func readNode(d *json.Decoder, depth int) (*node, error) {
