@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -61,9 +62,9 @@ func (s *Server) filter(ctx context.Context, tools []mcp.Tool) []mcp.Tool {
 
 // last is the last tool that is listed to the caller, or "".
 func (s *Server) last(c *caller) string {
-	for i := len(s.order) - 1; i >= 0; i-- {
-		if s.shows(c, s.tools[s.order[i]]) {
-			return s.order[i]
+	for _, name := range slices.Backward(s.order) {
+		if s.shows(c, s.tools[name]) {
+			return name
 		}
 	}
 	return ""
@@ -77,17 +78,23 @@ func (s *Server) permit(a *access.Access) func(req *transport.Request) *transpor
 		if !ok || req.Method != string(mcp.MethodToolsCall) {
 			return nil
 		}
-		var name string
-		if json.Unmarshal(req.Param("name"), &name) != nil {
-			return nil // the dispatcher says what is wrong
-		}
-		t := s.tools[name]
+		t := s.called(req)
 		if t == nil || t.workflow == nil || id.Scopes.Run(t.workflow.ID) || !id.Sees(t.workflow.ID, t.workflow.VisibleTo) {
 			return nil
 		}
 		refused := a.Forbidden(access.ScopeRunOne + t.workflow.ID)
 		return &transport.Error{Code: codeForbidden, Message: refused.Text, Refusal: refusalOf(refused)}
 	}
+}
+
+// called is the tool that a tools/call names, or nil; the dispatcher says what is
+// wrong then.
+func (s *Server) called(req *transport.Request) *tool {
+	var name string
+	if json.Unmarshal(req.Param("name"), &name) == nil {
+		return s.tools[name]
+	}
+	return nil
 }
 
 // admit is how the transport learns who sends a request.
