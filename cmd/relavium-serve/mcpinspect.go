@@ -283,7 +283,8 @@ func (s *inspectedServer) write(b *strings.Builder) {
 	fmt.Fprintf(b, "  calls itself %s %s, speaks %s\n", text.Quote(s.Name, 128), s.Version, s.Revision)
 	ms := func(n int64) string { return (time.Duration(n) * time.Millisecond).String() }
 	fmt.Fprintf(b, "  start %s, handshake %s, tools listed in %s\n", ms(s.Took.StartMS), ms(s.Took.HandshakeMS), ms(s.Took.DiscoveryMS))
-	fmt.Fprintf(b, "  %s of %d admitted, %d dropped, %d bytes of definitions on %s\n", plural(len(s.Tools), "tool"), s.Received, len(s.Dropped), s.Bytes, plural(s.Pages, "page"))
+	dropped, left, absent := s.sorted()
+	fmt.Fprintf(b, "  %s of %d admitted, %d dropped, %d bytes of definitions on %s\n", plural(len(s.Tools), "tool"), s.Received, len(dropped), s.Bytes, plural(s.Pages, "page"))
 	fmt.Fprintf(b, "  set %s, pins: %s\n", s.Set, s.Pins.words())
 	width := 0
 	for i := range s.Tools {
@@ -300,12 +301,33 @@ func (s *inspectedServer) write(b *strings.Builder) {
 		}
 		b.WriteByte('\n')
 	}
-	for _, d := range s.Dropped {
-		fmt.Fprintf(b, "  dropped %s: %s: %s\n", text.Quote(d.Name, 128), d.Reason, d.Detail)
+	for _, d := range dropped {
+		b.WriteString("  dropped \"" + d.Name + "\": " + d.Reason + ": " + d.Detail + "\n")
+	}
+	if len(left) > 0 {
+		fmt.Fprintf(b, "  left out by tools_allowlist of an agent: %s\n", strings.Join(left, ", "))
+	}
+	if len(absent) > 0 {
+		fmt.Fprintf(b, "  named by tools_allowlist, but not offered: %s\n", strings.Join(absent, ", "))
 	}
 	for _, note := range s.Notes {
 		fmt.Fprintf(b, "  note: %s\n", note)
 	}
+}
+
+// sorted parts what the server's tools lack from what agents leave out, each once.
+func (s *inspectedServer) sorted() (dropped []inspectedDrop, left, absent []string) {
+	for _, d := range s.Dropped {
+		switch {
+		case d.Reason == inbound.DropAllowlist && !slices.Contains(left, d.Name):
+			left = append(left, d.Name)
+		case d.Reason == inbound.DropAbsent && !slices.Contains(absent, d.Name):
+			absent = append(absent, d.Name)
+		case d.Reason != inbound.DropAllowlist && d.Reason != inbound.DropAbsent:
+			dropped = append(dropped, d)
+		}
+	}
+	return dropped, left, absent
 }
 
 // words says it to a person.
