@@ -65,8 +65,9 @@ type Options struct {
 	// a call is handed over; it is laid over the shipped table. 0 means never.
 	Handover map[string]time.Duration
 
-	// HasEnv reports whether an environment variable is set; nil means none is.
-	// It is asked for the variables that supply secret inputs.
+	// HasEnv reports whether a secret input has a value, from a variable or whatever
+	// else supplies it; nil means none has. It is asked by the input's variable, and by
+	// that with _FILE appended.
 	HasEnv func(name string) bool
 	// Refuse is asked before a call starts a run. A *engine.RunError is what the caller
 	// is told, another error is an internal one; nil refuses none.

@@ -105,8 +105,8 @@ func (s *Server) workflowTool(w *Workflow) (*tool, error) {
 		return nil, fmt.Errorf("publish: workflow %q: the tool name %q has characters outside A-Z, a-z, 0-9, _ and -", w.ID, name)
 	}
 	if missing := s.missingSecrets(w); len(missing) > 0 {
-		return nil, fmt.Errorf("publish: workflow %q: nothing supplies the required secret input %s: set %s or %s_FILE, or do not publish it",
-			w.ID, missing[0], w.SecretEnv(missing[0]), w.SecretEnv(missing[0]))
+		return nil, fmt.Errorf("publish: workflow %q: nothing supplies the required secret input %s: set %s or %s_FILE, keep it with `relavium-serve secrets set input/%s/%s`, or do not publish it",
+			w.ID, missing[0], w.SecretEnv(missing[0]), w.SecretEnv(missing[0]), w.ID, missing[0])
 	}
 	input, err := inputSchema(w.Workflow)
 	if err != nil {
@@ -131,8 +131,8 @@ func (s *Server) workflowTool(w *Workflow) (*tool, error) {
 	return t, nil
 }
 
-// missingSecrets lists the required secret inputs that the environment does not
-// supply. Only their presence is looked at.
+// missingSecrets lists the required secret inputs that nothing supplies. Only their
+// presence is looked at.
 func (s *Server) missingSecrets(w *Workflow) []string {
 	var missing []string
 	for i := range w.Inputs {

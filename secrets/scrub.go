@@ -30,12 +30,39 @@ type Scrubber struct {
 // Learn makes the scrubber know a value from now on. Values that are no secrets by
 // their length (MinBytes) are not learned: replacing them would garble texts.
 func (s *Scrubber) Learn(name Name, value string) {
+	s.learn(placeholder(name), value)
+}
+
+// LearnEnviron makes the scrubber know the secrets among the variables NAME=value of
+// a process, whether or not they are ever resolved. They are shown by their variable
+// until they are.
+func (s *Scrubber) LearnEnviron(environ []string) {
+	for _, pair := range environ {
+		name, value, ok := strings.Cut(pair, "=")
+		if ok && isSecretVariable(name) {
+			s.learn("[secret:"+name+"]", value)
+		}
+	}
+}
+
+func isSecretVariable(name string) bool {
+	name, own := strings.CutPrefix(name, "RELAVIUM_")
+	switch {
+	case !own || strings.HasSuffix(name, "_FILE"):
+		return false
+	case strings.HasPrefix(name, "MCP_"), strings.HasPrefix(name, "INPUT_"):
+		return true
+	}
+	return strings.HasSuffix(name, "_API_KEY")
+}
+
+func (s *Scrubber) learn(label, value string) {
 	if s == nil || len(value) < MinBytes {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.forms[value]; known {
+	if s.forms[value] == label {
 		return
 	}
 	forms := maps.Clone(s.forms)
@@ -43,8 +70,8 @@ func (s *Scrubber) Learn(name Name, value string) {
 		forms = make(map[string]string)
 	}
 	for _, form := range formsOf(value) {
-		if _, taken := forms[form]; !taken && len(form) >= headBytes {
-			forms[form] = placeholder(name)
+		if len(form) >= headBytes {
+			forms[form] = label
 		}
 	}
 	s.forms = forms

@@ -224,6 +224,24 @@ func TestScrubberLearnsAsItGoes(t *testing.T) {
 	}
 }
 
+func TestScrubberLearnsTheEnvironment(t *testing.T) {
+	t.Parallel()
+	scrubber := new(Scrubber)
+	scrubber.LearnEnviron([]string{
+		"RELAVIUM_OPENAI_API_KEY=value-of-openai", "RELAVIUM_MCP_TOKEN=value-of-token", "RELAVIUM_INPUT_DEPLOY_PIN=value-of-the-pin",
+		"RELAVIUM_MCP_OTHER_FILE=/run/secrets/other", "RELAVIUM_HOME=/home/me/.relavium", "OPENAI_API_KEY=not-our-variable", "RELAVIUM_MCP_SHORT=short", "odd",
+	})
+	text := "value-of-openai value-of-token value-of-the-pin /run/secrets/other /home/me/.relavium not-our-variable short"
+	want := "[secret:RELAVIUM_OPENAI_API_KEY] [secret:RELAVIUM_MCP_TOKEN] [secret:RELAVIUM_INPUT_DEPLOY_PIN] /run/secrets/other /home/me/.relavium not-our-variable short"
+	if got := scrubber.String(text); got != want {
+		t.Errorf("String = %q, want %q", got, want)
+	}
+	scrubber.Learn(names(t, "mcp/token")[0], "value-of-token")
+	if got, want := scrubber.String("value-of-token"), "[secret:mcp/token]"; got != want {
+		t.Errorf("once resolved, String = %q, want %q", got, want)
+	}
+}
+
 func TestScrubberIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	scrubber := new(Scrubber)

@@ -21,7 +21,7 @@ type shell struct {
 	stderr io.Writer
 	env    map[string]string
 
-	// scrubber knows every secret that was resolved in this process.
+	// scrubber knows the secrets of the environment and every one that was resolved.
 	scrubber *secrets.Scrubber
 }
 
@@ -32,7 +32,9 @@ func newShell(stdin io.Reader, stdout, stderr io.Writer, environ []string) *shel
 			env[name] = value
 		}
 	}
-	return &shell{stdin: stdin, stdout: stdout, stderr: stderr, env: env, scrubber: new(secrets.Scrubber)}
+	scrubber := new(secrets.Scrubber)
+	scrubber.LearnEnviron(environ)
+	return &shell{stdin: stdin, stdout: stdout, stderr: stderr, env: env, scrubber: scrubber}
 }
 
 // isTerminal reports whether a stream is a terminal.
