@@ -36,7 +36,8 @@ const (
 type ResumeFunc func(ctx context.Context, req *Request, run string) Reply
 
 // HTTP serves Streamable HTTP at /mcp: 2026-07-28 without state, and sessions
-// for the revisions before it. Answer, Resume and Logger are required.
+// for the revisions before it. At /ws it serves WebSocket connections if it is
+// to. Answer, Resume and Logger are required.
 type HTTP struct {
 	Answer AnswerFunc
 	Resume ResumeFunc
@@ -47,6 +48,10 @@ type HTTP struct {
 	Ready     func(ctx context.Context) error
 	Principal string // of everybody, where Admit is nil
 	Logger    *slog.Logger
+	// WebSocket serves /ws, with the same checks and bounds: the subprotocol is mcp
+	// and every message is one text frame. NoMCP leaves /mcp out.
+	WebSocket bool
+	NoMCP     bool
 	// Admit tells who sends a request to the endpoint, by its header alone, or
 	// refuses it. Nil admits everybody as Principal. It is called after the checks
 	// of Host and Origin, before anything of the body is read.
@@ -78,6 +83,9 @@ type HTTP struct {
 	HeaderTimeout time.Duration // 0 means DefaultHeaderTimeout
 	BodyTimeout   time.Duration // 0 means DefaultBodyTimeout
 	StopGrace     time.Duration // how long calls may answer after ctx ended; 0 means DefaultStopGrace
+
+	expiryGrace time.Duration // of a WebSocket connection; 0 means expiryGrace
+	pongTimeout time.Duration // of a WebSocket connection; 0 means pongTimeout
 }
 
 // Serve answers what l accepts until ctx ends, and closes l. Then nothing more
@@ -111,6 +119,7 @@ func (h *HTTP) Serve(ctx context.Context, l net.Listener) error {
 		e.stop()
 		end(ErrStopping)
 		_ = srv.Close()
+		e.sockets.Wait()
 		e.endSessions()
 		return err
 	case <-ctx.Done():
@@ -127,6 +136,7 @@ func (h *HTTP) Serve(ctx context.Context, l net.Listener) error {
 	end(ErrStopping)
 	within(grace, e.drained, shut)
 	within(leaveGrace, shut, nil) // connections close once their answer is out
+	e.sockets.Wait()              // each has bounds of its own
 	_ = srv.Close()               // those that never asked anything
 	e.endSessions()
 	done()
@@ -141,6 +151,7 @@ type endpoint struct {
 	http  *HTTP
 	guard *guard
 
+	sockets  sync.WaitGroup // WebSocket connections
 	mu       sync.Mutex
 	sessions map[string]*httpSession
 	running  int               // requests
@@ -156,9 +167,15 @@ func (e *endpoint) routes() http.Handler {
 	r := chi.NewRouter()
 	r.Use(e.guard.wrap)
 	for _, path := range []string{"/mcp", "/mcp/"} {
+		if e.http.NoMCP {
+			break
+		}
 		r.Post(path, e.counted(e.admitted(e.post)))
 		r.Get(path, e.counted(e.admitted(e.get)))
 		r.Delete(path, e.counted(e.admitted(e.delete)))
+	}
+	if e.http.WebSocket {
+		r.Get("/ws", e.counted(e.admitted(e.websocket)))
 	}
 	if e.http.Metadata != nil {
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
@@ -178,8 +195,11 @@ func (e *endpoint) routes() http.Handler {
 	r.MethodNotAllowed(plain(func(w http.ResponseWriter, r *http.Request) {
 		// Every method that the route has (RFC 9110 15.5.6); the router tells one of them.
 		allow := "GET, HEAD"
-		if strings.TrimSuffix(r.URL.Path, "/") == "/mcp" {
+		switch strings.TrimSuffix(r.URL.Path, "/") {
+		case "/mcp":
 			allow = "GET, POST, DELETE"
+		case "/ws":
+			allow = "GET"
 		}
 		w.Header().Set("Allow", allow)
 		say(w, http.StatusMethodNotAllowed, "method not allowed")
