@@ -17,6 +17,7 @@ type recorder struct {
 	seg    int
 	epoch  int64
 	stream *stream
+	of     Observed // without the event
 
 	mu       sync.Mutex
 	unstored []Event
@@ -31,7 +32,19 @@ func (r *recorder) tell(events ...Event) int {
 	r.number(events, r.stream.next())
 	r.unstored = append(r.unstored, events...)
 	r.stream.append(events...)
+	r.observe(events)
 	return len(r.unstored)
+}
+
+func (r *recorder) observe(events []Event) {
+	if r.e.opt.Observe == nil {
+		return
+	}
+	for i := range events {
+		o := r.of
+		o.Event = &events[i]
+		r.e.opt.Observe(o)
+	}
 }
 
 // record stores events, and with them what waits, then delivers them. also runs
@@ -75,6 +88,7 @@ func (r *recorder) commit(ctx context.Context, row func(tx *sql.Tx, last int64) 
 	r.stream.mu.Lock()
 	defer r.stream.mu.Unlock()
 	r.stream.append(events...)
+	r.observe(events)
 	return nil
 }
 

@@ -61,6 +61,7 @@ type Options struct {
 	Load     func(json.RawMessage) (*workflows.Workflow, error) // nil means workflows.FromSnapshot
 	Ended    func(run string)                                   // called once a run has ended here; returns soon; may be nil
 	Attend   func(ctx context.Context, a Attendance) (leave func(ended bool), err error)
+	Observe  func(o Observed)                // told of each event that this process produces, in order within a run; returns soon; may be nil
 	Stopped  func(ctx context.Context) error // called by Close once nothing runs here any more, before the store closes; may be nil
 
 	Keep        time.Duration // how long an ended run is kept; 0 means 30 days
@@ -116,6 +117,14 @@ type Attendance struct {
 	Principal Principal
 	Workflow  *workflows.Workflow
 	Agents    []*workflows.Agent // with servers, of nodes that may still run, each once
+}
+
+// Observed is one event of a run that runs here, for metrics and traces. The event
+// must not be changed.
+type Observed struct {
+	Run, Workflow, Source string
+	Principal             Principal
+	Event                 *Event
 }
 
 // AgentResult is what an agent node yields.

@@ -45,7 +45,7 @@ func TestExamplesRun(t *testing.T) {
 				t.Errorf("%s: example %q is no command line", cmd.CommandPath(), line)
 				continue
 			}
-			waits := words[1] == "console" || strings.Contains(line, "--transport http")
+			waits := words[1] == "console" || words[1] == "health" || strings.Contains(line, "--transport http")
 			if waits || strings.Contains(line, "RUN") || strings.Contains(line, "DIGEST") || strings.Contains(line, "SERVER") || strings.HasSuffix(line, " ID") || names.MatchString(line) {
 				continue
 			}

@@ -64,7 +64,7 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.cwd, "cwd", "", "look for the project from this folder (default: the working directory)")
 	flags.StringVar(&a.logFlag, "log-level", "", "debug, info, warn or error (default: RELAVIUM_LOG)")
 	root.AddCommand(
-		a.serveCommand(), a.runCommand(), a.runsCommand(), a.gateCommand(), a.consoleCommand(), a.mcpCommand(), a.consentCommand(), a.tokenCommand(), a.secretsCommand(),
+		a.serveCommand(), a.runCommand(), a.runsCommand(), a.gateCommand(), a.consoleCommand(), a.mcpCommand(), a.consentCommand(), a.tokenCommand(), a.secretsCommand(), a.auditCommand(), a.healthCommand(),
 		a.validateCommand(), a.schemaCommand(), a.graphCommand(), a.versionCommand(),
 	)
 	return root
@@ -92,7 +92,8 @@ type site struct {
 	known   *known
 
 	spawning spawning
-	agents   *agents // of a process that executes runs
+	agents   *agents  // of a process that executes runs
+	metrics  *metrics // nil counts nothing
 }
 
 // open resolves place and settings for a command whose logs are shown from

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,7 @@ type serveFlags struct {
 	transports []string
 	noRunTools bool
 	allow      []string
+	metrics    string
 	http       httpFlags
 }
 
@@ -71,6 +73,7 @@ func (a *app) serveCommand() *cobra.Command {
 	f.StringArrayVar(&flags.transports, "transport", nil, "stdio (the default) or http")
 	flags.http.add(cmd)
 	f.StringArrayVar(&flags.allow, "allow-mcp-stdio", nil, "let agents start the MCP server program with this consent digest, in this process (repeatable)")
+	f.StringVar(&flags.metrics, "metrics-listen", "", "answer GET /metrics for Prometheus on this address, such as 127.0.0.1:9464")
 	f.BoolVar(&flags.noRunTools, "no-run-tools", false, "leave out the relavium_run_* tools")
 	for _, name := range unbuiltFlags() {
 		f.StringArray(name, nil, "not part of this build")
@@ -82,7 +85,7 @@ func (a *app) serveCommand() *cobra.Command {
 // unbuiltFlags are the flags of serve whose features are not part of this build.
 func unbuiltFlags() []string {
 	return []string{
-		"database", "metrics-listen", "trace-endpoint",
+		"database", "trace-endpoint",
 	}
 }
 
@@ -134,6 +137,11 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 		}
 		defer func() { _ = listener.Close() }()
 	}
+	unmeasured, err := a.measure(ctx, at, cmp.Or(flags.metrics, value(at.Serve.MetricsListen)))
+	if err != nil {
+		return err
+	}
+	defer unmeasured()
 	opened := make(chan openedStore, 1)
 	go func() {
 		eng, err := a.openStore(ctx, at, true)
@@ -148,6 +156,9 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 		return loadErr
 	case store.err != nil:
 		return store.err
+	}
+	if at.metrics != nil {
+		at.metrics.watch(store.eng)
 	}
 	for _, key := range projects {
 		if err := store.eng.Adopt(key); err != nil {

@@ -46,6 +46,9 @@ func (a *app) openStore(ctx context.Context, at *site, executor bool, projects .
 			return nil, err
 		}
 		g.options(ctx, &opt)
+		if at.metrics != nil {
+			opt.Observe = at.metrics.observe
+		}
 		at.agents = g
 	}
 	eng, err := engine.Open(ctx, opt)
