@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -203,12 +204,7 @@ func (p project) inside(t *testing.T) []int {
 func (p project) empties(t *testing.T, supervisors []int) {
 	t.Helper()
 	await(t, "a process is left", func() bool {
-		for _, pid := range supervisors {
-			if isSupervisor(pid) {
-				return false
-			}
-		}
-		return len(p.inside(t)) == 0
+		return len(p.inside(t)) == 0 && !slices.ContainsFunc(supervisors, isSupervisor)
 	})
 }
 

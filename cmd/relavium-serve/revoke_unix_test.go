@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 // TestRevocations closes what was revoked with --now while it ran, and nothing else.
 func TestRevocations(t *testing.T) {
 	t.Parallel()
+	ctx := context.WithoutCancel(t.Context())
 	declaration := consent.Declaration{Command: "/bin/cat", Cwd: "/"}
 	digest, err := declaration.Digest()
 	if err != nil {
@@ -28,50 +30,39 @@ func TestRevocations(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		allowed bool
-		do      func(t *testing.T, home string, store *consent.Store)
+		do      func(home string, store *consent.Store) error
 		closed  bool
 	}{
-		{name: "nothing happens", do: func(*testing.T, string, *consent.Store) {}},
-		{name: "revoked", do: func(t *testing.T, _ string, store *consent.Store) {
-			revokeNow(t, store, digest)
+		{name: "nothing happens", do: func(string, *consent.Store) error { return nil }},
+		{name: "revoked", do: func(_ string, store *consent.Store) error {
+			return store.Revoke(ctx, digest)
 		}},
-		{name: "revoked with --now", closed: true, do: func(t *testing.T, home string, store *consent.Store) {
-			revokeNow(t, store, digest)
-			mark(t, home, digest, 0)
+		{name: "revoked with --now", closed: true, do: func(home string, store *consent.Store) error {
+			return errors.Join(store.Revoke(ctx, digest), mark(home, digest, 0))
 		}},
-		{name: "revoked in the moment of the fork", closed: true, do: func(t *testing.T, home string, store *consent.Store) {
-			revokeNow(t, store, digest)
-			mark(t, home, digest, -time.Second)
+		{name: "revoked in the moment of the fork", closed: true, do: func(home string, store *consent.Store) error {
+			return errors.Join(store.Revoke(ctx, digest), mark(home, digest, -time.Second))
 		}},
-		{name: "revoked with --now, granted again", do: func(t *testing.T, home string, store *consent.Store) {
-			revokeNow(t, store, digest)
-			mark(t, home, digest, 0)
-			if _, err := store.Grant(t.Context(), &declaration); err != nil {
-				t.Fatal(err)
-			}
+		{name: "revoked with --now, granted again", do: func(home string, store *consent.Store) error {
+			revoked := errors.Join(store.Revoke(ctx, digest), mark(home, digest, 0))
+			_, err := store.Grant(ctx, &declaration)
+			return errors.Join(revoked, err)
 		}},
-		{name: "revoked with --now long ago, without it since", do: func(t *testing.T, home string, store *consent.Store) {
-			mark(t, home, digest, -time.Hour)
-			revokeNow(t, store, digest)
+		{name: "revoked with --now long ago, without it since", do: func(home string, store *consent.Store) error {
+			return errors.Join(mark(home, digest, -time.Hour), store.Revoke(ctx, digest))
 		}},
-		{name: "another digest", do: func(t *testing.T, home string, store *consent.Store) {
-			revokeNow(t, store, digest)
-			mark(t, home, "v1:"+strings.Repeat("0", 64), 0)
+		{name: "another digest", do: func(home string, store *consent.Store) error {
+			return errors.Join(store.Revoke(ctx, digest), mark(home, "v1:"+strings.Repeat("0", 64), 0))
 		}},
-		{name: "allowed, revoked with --now since", allowed: true, closed: true, do: func(t *testing.T, home string, _ *consent.Store) {
-			mark(t, home, digest, 0)
+		{name: "allowed, revoked with --now since", allowed: true, closed: true, do: func(home string, _ *consent.Store) error {
+			return mark(home, digest, 0)
 		}},
-		{name: "allowed, revoked with --now before", allowed: true, do: func(t *testing.T, home string, _ *consent.Store) {
-			mark(t, home, digest, -time.Second)
+		{name: "allowed, revoked with --now before", allowed: true, do: func(home string, _ *consent.Store) error {
+			return mark(home, digest, -time.Second)
 		}},
-		{name: "a link in the mark's place", do: func(t *testing.T, home string, store *consent.Store) {
-			revokeNow(t, store, digest)
-			if err := os.Mkdir(filepath.Join(home, revokedFolder), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Symlink("/bin/cat", filepath.Join(home, revokedMark(digest))); err != nil {
-				t.Fatal(err)
-			}
+		{name: "a link in the mark's place", do: func(home string, store *consent.Store) error {
+			return errors.Join(store.Revoke(ctx, digest), os.Mkdir(filepath.Join(home, revokedFolder), 0o700),
+				os.Symlink("/bin/cat", filepath.Join(home, revokedMark(digest))))
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -107,7 +98,9 @@ func TestRevocations(t *testing.T) {
 			if tc.allowed {
 				r.allowed = []string{digest}
 			}
-			tc.do(t, home, store)
+			if err := tc.do(home, store); err != nil {
+				t.Fatal(err)
+			}
 			r.look(t.Context())
 			want := 2
 			if tc.closed {
@@ -123,23 +116,10 @@ func TestRevocations(t *testing.T) {
 	}
 }
 
-func revokeNow(t *testing.T, store *consent.Store, digest string) {
-	t.Helper()
-	if err := store.Revoke(t.Context(), digest); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // mark marks a digest, so much later than now.
-func mark(t *testing.T, home, digest string, later time.Duration) {
-	t.Helper()
-	if err := markRevoked(home, digest); err != nil {
-		t.Fatal(err)
-	}
+func mark(home, digest string, later time.Duration) error {
 	at := time.Now().Add(later)
-	if err := os.Chtimes(filepath.Join(home, revokedMark(digest)), at, at); err != nil {
-		t.Fatal(err)
-	}
+	return errors.Join(markRevoked(home, digest), os.Chtimes(filepath.Join(home, revokedMark(digest)), at, at))
 }
 
 // TestRevocationsWatch ends when it is told to.
@@ -152,7 +132,9 @@ func TestRevocationsWatch(t *testing.T) {
 	if _, err := children.Start(t.Context(), child.Spec{Path: "/bin/cat", Dir: "/", Label: digest}); err != nil {
 		t.Fatal(err)
 	}
-	mark(t, home, digest, 0)
+	if err := mark(home, digest, 0); err != nil {
+		t.Fatal(err)
+	}
 	host, err := inbound.New(inbound.Options{Home: home, Children: children, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
