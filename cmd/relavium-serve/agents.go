@@ -50,7 +50,7 @@ func (a *app) newAgents(ctx context.Context, at *site) (*agents, error) {
 	}
 	g.tools, err = builtin.New(builtin.Options{
 		Home:          at.home,
-		Private:       a.private(at),
+		Private:       a.secretFiles(at),
 		Protected:     at.protected,
 		Loaded:        at.known.list,
 		ProjectWrites: at.projectWrites,
@@ -164,9 +164,13 @@ func (at *site) projectWrites(_, workflow string) bool {
 // protected are files and folders that no agent writes, beside those of loaded workflows.
 func (at *site) protected() []string { return at.known.folders() }
 
-// private are files that hold secrets, wherever they are: nobody reads them by a path.
-func (a *app) private(at *site) []string {
-	out := []string{at.home}
+// private is what nobody reads by a path: the home and what holds secrets elsewhere.
+func (a *app) private(at *site) []string { return append([]string{at.home}, a.secretFiles(at)...) }
+
+// secretFiles are files that hold secrets, wherever they are. The tools of agents keep
+// the home by themselves, but for the one folder in it that a run has.
+func (a *app) secretFiles(at *site) []string {
+	var out []string
 	for _, path := range []string{value(at.Secrets.AgeFile), value(at.Secrets.AgeIdentity), value(at.Gates.KeyFile), value(at.Serve.TLSKey)} {
 		if filepath.IsAbs(path) { // a relative one is below the home
 			out = append(out, path)
