@@ -3,6 +3,7 @@ package inbound
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -107,7 +108,7 @@ func wired[W wire](w W, err error) (wire, error) {
 func (c *connection) spawn(ctx context.Context, r *run, p *peer) (wire, error) {
 	h := r.host
 	if err := c.prepare(); err != nil {
-		return nil, &child.StartError{Program: c.ref.Command, Reason: err.Error()}
+		return nil, &child.StartError{Program: filepath.Base(c.ref.Command), Reason: err.Error()}
 	}
 	env, err := h.environment(ctx, c.declared)
 	if err != nil {
@@ -128,6 +129,9 @@ func (c *connection) spawn(ctx context.Context, r *run, p *peer) (wire, error) {
 		return nil, c.startFailure(ctx, err)
 	}
 	c.proc = proc
+	if h.opt.Started != nil {
+		h.opt.Started(ctx, Started{Run: r.ID, Principal: r.Principal, Server: c.name, Digest: c.digest})
+	}
 	w := newStream(proc.Stdin(), proc.Close)
 	go w.read(proc.Stdout(), p)
 	return w, nil

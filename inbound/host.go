@@ -55,6 +55,9 @@ type Options struct {
 	Pin func(ctx context.Context, server Identity, found *Discovered) error
 	// Scrub takes secrets out of a text that leaves. Nil changes nothing.
 	Scrub func(text string) string
+	// Started is told of each program that was started, before anything is said to it.
+	// Nil tells nobody.
+	Started func(ctx context.Context, s Started)
 	// Child is what the start of every program is made from: Scrub and Ladder are of use.
 	Child child.Spec
 	// Egress narrows the network clients.
@@ -67,6 +70,13 @@ type Options struct {
 	Log *slog.Logger
 	// Now is the clock of backoff; nil means time.Now.
 	Now func() time.Time
+}
+
+// A Started is a program that was started for a run.
+type Started struct {
+	Run, Principal string
+	Server         string // its id or ref
+	Digest         string // what was consented to
 }
 
 // An Identity is what a server is known by beyond one run.

@@ -80,14 +80,14 @@ func misbehave(c *serving, m message, what string) bool {
 	case "line":
 		long(`{"jsonrpc":"2.0","id":`+string(m.id)+`,"result":{"content":[],"x":"`, `"}}`, 64)
 	case "line-late-id":
-		long(`{"jsonrpc":"2.0","result":{"id":7,"content":[],"x":"\\\"`, `"},"\u0069d":`+string(m.id)+`}`, 64)
+		long(`{"jsonrpc":"2.0","result":{"id":7,"content":[],"x":"\\\"`, `"},"\u0069d":`+string(m.id)+`}`, 9)
 	case "line-no-id":
 		long(`{"jsonrpc":"2.0","result":{"id":`+string(m.id)+`,"x":"`, `"}}`, 64)
 	case "line-notification":
-		long(`{"jsonrpc":"2.0","method":"notifications/message","params":{"x":"`, `"}}`, 64)
+		long(`{"jsonrpc":"2.0","method":"notifications/message","params":{"x":"`, `"}}`, 9)
 		return false
 	case "line-garbage":
-		long(``, ``, 64)
+		long(``, ``, 9)
 	case "stderr":
 		chunk := bytes.Repeat([]byte("noise\n"), 1<<17)
 		for range 64 {
@@ -255,18 +255,14 @@ func TestDeafChild(t *testing.T) {
 	w, f := newWorld(t, nil, nil), flow(helperRef(t, "s", "polite"), helperRef(t, "other", "polite"))
 	w.mustOpen(t, f)
 	var wg sync.WaitGroup
+	ctx, stop := context.WithTimeout(t.Context(), time.Second)
+	defer stop()
 	for i, text := range []string{"deaf", strings.Repeat("x", 900<<10)} {
 		wg.Go(func() {
-			ctx, stop := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			defer stop()
-			began := time.Now()
 			_, err := w.say(ctx, f, "s", text)
 			wantFault(t, err, workflows.ToolFailed, ReasonDeadline, false)
-			if took := time.Since(began); took > 5*time.Second {
-				t.Errorf("call %d took %v", i, took)
-			}
 		})
-		for pending := 0; pending <= i; pending, _ = w.lookup("r").conns[0].session.peer.sizes() {
+		for pending := 0; pending <= i && ctx.Err() == nil; pending, _ = w.lookup("r").conns[0].session.peer.sizes() {
 			runtime.Gosched()
 		}
 	}

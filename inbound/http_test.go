@@ -560,11 +560,14 @@ func (o *oldServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if endpoint == "" {
 			endpoint = "/messages?id=1"
 		}
+		conn := &serving{server: o.server, out: events{w}}
+		conn.mu.Lock()
 		o.mu.Lock()
-		o.conn = &serving{server: o.server, out: events{w}}
+		o.conn = conn
 		o.mu.Unlock()
 		_, _ = fmt.Fprintf(w, "event: endpoint\ndata: %s\n\n", endpoint)
 		_ = http.NewResponseController(w).Flush()
+		conn.mu.Unlock()
 		<-r.Context().Done()
 		o.note("gone")
 	case r.URL.Path == "/messages":

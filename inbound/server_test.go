@@ -244,7 +244,7 @@ func newWorld(t *testing.T, servers map[string]*server, change func(*Options)) *
 		Name: "test-client", Version: "1", Home: t.TempDir(), Children: w.children,
 		Getenv:  func(string) string { return "/usr/bin:/bin" },
 		Granted: func(context.Context, string) error { return nil },
-		Log:     slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Log:     slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
 	if change != nil {
 		change(&opt)

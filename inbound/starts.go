@@ -85,7 +85,8 @@ func (s *starts) ended(key string, cause *workflows.ToolError, counted bool) {
 	}
 }
 
-// prune makes room for one more. The caller holds the lock.
+// prune makes room, for more than one so that it is not asked each time. The caller
+// holds the lock.
 func (s *starts) prune() {
 	if len(s.m) < maxStarts {
 		return
@@ -97,7 +98,7 @@ func (s *starts) prune() {
 		}
 	}
 	for key, r := range s.m {
-		if len(s.m) < maxStarts {
+		if len(s.m) <= maxStarts/2 {
 			return
 		}
 		if !r.probing {

@@ -58,7 +58,7 @@ func TestWebsocket(t *testing.T) {
 			case "over":
 				size = maxLine + 1
 			case "far over":
-				size = 8 * maxLine
+				size = 2 * maxLine
 			default:
 				return hangs(c, m)
 			}
