@@ -164,7 +164,7 @@ func (t *Tools) start(ctx context.Context, spec child.Spec, bounds child.Bounds,
 		fault.Reason, fault.Limit = "deadline", late.After
 		fault.Message = fmt.Sprintf("the command ran longer than %s and was ended", late.After)
 	} else if unbegun, ok := errors.AsType[*child.StartError](err); ok {
-		fault.Reason, fault.Message, fault.Retryable = "spawn", "the program did not start: "+unbegun.Reason, true
+		fault.Reason, fault.Message, fault.Retryable = "spawn", "the program did not start: "+unbegun.Reason, !unbegun.Begun
 	}
 	return nil, fault
 }
