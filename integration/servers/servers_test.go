@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 }
 
 // script returns the path of a server's program below node_modules, or skips.
-func script(t *testing.T, path string) string {
+func script(t testing.TB, path string) string {
 	t.Helper()
 	full, err := filepath.Abs(filepath.Join("node_modules", path))
 	if err != nil {
@@ -42,7 +43,7 @@ func script(t *testing.T, path string) string {
 	return full
 }
 
-func newHost(t *testing.T) (*inbound.Host, *child.Table) {
+func newHost(t testing.TB) (*inbound.Host, *child.Table) {
 	t.Helper()
 	level := slog.LevelWarn
 	if testing.Verbose() {
@@ -81,7 +82,7 @@ func workflow(servers ...workflows.ServerRef) *workflows.Workflow {
 	}
 }
 
-func open(t *testing.T, host *inbound.Host, w *workflows.Workflow) []workflows.Tool {
+func open(t testing.TB, host *inbound.Host, w *workflows.Workflow) []workflows.Tool {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -93,7 +94,7 @@ func open(t *testing.T, host *inbound.Host, w *workflows.Workflow) []workflows.T
 	return host.Tools(t.Name(), &w.Agents[0])
 }
 
-func call(t *testing.T, host *inbound.Host, w *workflows.Workflow, tool string, args any) workflows.ToolResult {
+func call(t testing.TB, host *inbound.Host, w *workflows.Workflow, tool string, args any) workflows.ToolResult {
 	t.Helper()
 	raw, err := json.Marshal(args)
 	if err != nil {
@@ -172,17 +173,23 @@ func TestRealServersOverStdio(t *testing.T) {
 }
 
 // startHTTP starts server-everything in one of its HTTP modes and returns its port.
-func startHTTP(t *testing.T, mode string) int {
+func startHTTP(t testing.TB, mode string) int {
 	t.Helper()
 	path := script(t, "@modelcontextprotocol/server-everything/dist/index.js")
+	return startNode(t, func(port string) []string { return []string{path, mode} })
+}
+
+// startNode starts a server that tells of its port on stderr, and returns the port.
+func startNode(t testing.TB, args func(port string) []string, env ...string) int {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	port := listener.Addr().(*net.TCPAddr).Port
 	listener.Close()
-	cmd := exec.Command("node", path, mode)
-	cmd.Env = append(os.Environ(), "PORT="+strconv.Itoa(port))
+	cmd := exec.Command("node", args(strconv.Itoa(port))...)
+	cmd.Env = append(append(os.Environ(), "PORT="+strconv.Itoa(port)), env...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +217,7 @@ func startHTTP(t *testing.T, mode string) int {
 	select {
 	case <-up:
 	case <-time.After(30 * time.Second):
-		t.Fatal("server-everything does not listen")
+		t.Fatal("the server does not listen")
 	}
 	return port
 }
@@ -230,6 +237,109 @@ func TestRealServersOverHTTP(t *testing.T) {
 			}
 			if got := call(t, host, w, "mcp_it_echo", map[string]any{"message": "owls"}); got.IsError || !strings.Contains(got.Text, "owls") {
 				t.Errorf("Call(echo) = %+v, want text with owls", got)
+			}
+		})
+	}
+}
+
+// notes reads what a server wrote of itself, until it holds a line.
+func notes(t *testing.T, file, line string) {
+	t.Helper()
+	limit := time.After(20 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		text, _ := os.ReadFile(file)
+		if strings.Contains("\n"+string(text), "\n"+line+"\n") {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("the server notes %q, want %q among it", text, line)
+		}
+	}
+}
+
+// A server of the TypeScript SDK 2 speaks 2026-07-28, and a cancel reaches it.
+func TestTypeScript2(t *testing.T) {
+	script(t, "@modelcontextprotocol/server/package.json")
+	path, err := filepath.Abs("typescript2.mjs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, transport := range []string{"stdio", "http"} {
+		t.Run(transport, func(t *testing.T) {
+			host, _ := newHost(t)
+			file := filepath.Join(t.TempDir(), "notes")
+			server := workflows.ServerRef{
+				ID: "it", Transport: "stdio", Command: "node", Args: []string{path, "stdio"}, Env: []workflows.EnvVar{{Name: "NOTES", Value: file}},
+			}
+			if transport == "http" {
+				port := startNode(t, func(port string) []string { return []string{path, "http", port} }, "NOTES="+file)
+				server = workflows.ServerRef{ID: "it", Transport: "http", URL: "http://127.0.0.1:" + strconv.Itoa(port) + "/mcp", AllowLocalEndpoint: true}
+			}
+			w := workflow(server)
+			if tools := open(t, host, w); len(tools) != 3 {
+				t.Errorf("%d tools, want 3", len(tools))
+			}
+			if report := host.Reports(t.Name())[0]; report.Revision != "2026-07-28" || report.Name != "typescript-2" || len(report.Dropped) != 0 {
+				t.Errorf("report = %+v, want revision 2026-07-28 and nothing dropped", report)
+			}
+			if got := call(t, host, w, "mcp_it_echo", map[string]any{"text": "owls"}); got.IsError || got.Text != `{"text":"owls"}` {
+				t.Errorf("Call(echo) = %+v, want the text once", got)
+			}
+			if got := call(t, host, w, "mcp_it_fail", map[string]any{}); !got.IsError || !strings.Contains(got.Text, "no owls today") {
+				t.Errorf("Call(fail) = %+v, want the tool's error", got)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				_, err := host.Call(ctx, &workflows.ToolCall{Run: t.Name(), Agent: &w.Agents[0], Tool: "mcp_it_wait", Arguments: []byte(`{}`)})
+				ended <- err
+			}()
+			notes(t, file, "wait")
+			cancel()
+			if fault, ok := errors.AsType[*workflows.ToolError](<-ended); !ok || fault.Fault != workflows.ToolCancelled {
+				t.Errorf("Call(wait) = %v, want cancelled", fault)
+			}
+			notes(t, file, "cancelled")
+		})
+	}
+}
+
+// Nothing of what these servers offer is dropped; Chromium is driven where it is there.
+func TestPlaywrightAndNotion(t *testing.T) {
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		chromium = "/nonexistent"
+	}
+	for name, server := range map[string]workflows.ServerRef{
+		"playwright": {
+			ID: "it", Transport: "stdio", Command: "node",
+			Args: []string{script(t, "@playwright/mcp/cli.js"), "--headless", "--isolated", "--no-sandbox", "--executable-path", chromium},
+		},
+		"notion": {
+			ID: "it", Transport: "stdio", Command: "node", Args: []string{script(t, "@notionhq/notion-mcp-server/bin/cli.mjs")},
+			Env: []workflows.EnvVar{{Name: "NOTION_TOKEN", Value: "ntn_none"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			host, _ := newHost(t)
+			w := workflow(server)
+			tools := open(t, host, w)
+			report := host.Reports(t.Name())[0]
+			t.Logf("%d tools of %d bytes, revision %s, start %v, handshake %v, discovery %v",
+				len(tools), report.Bytes, report.Revision, report.Took.Start, report.Took.Handshake, report.Took.Discovery)
+			if len(tools) < 10 || len(report.Dropped) != 0 {
+				t.Errorf("%d tools and dropped %+v, want all of at least 10", len(tools), report.Dropped)
+			}
+			if name != "playwright" || err != nil {
+				return
+			}
+			got := call(t, host, w, "mcp_it_browser_navigate", map[string]any{"url": "data:text/html,<title>owls</title><h1>seven owls</h1>"})
+			if got.IsError || !strings.Contains(got.Text, "owls") {
+				t.Errorf("Call(browser_navigate) = %.500q, want the page", got.Text)
 			}
 		})
 	}
