@@ -110,14 +110,17 @@ func percent(spent, limit int64) int {
 	return int(min(100, max(0, math.Round(100*float64(spent)/float64(limit)))))
 }
 
-// deferred lets a call over the budget pass if a person approved it, or asks.
+// deferred lets a call over the budget pass if a person approved it, or asks. At one
+// place a chain of models may try several calls: an approval is that of its own call
+// alone, and used up by a try that cost something.
 func (x *execution) deferred(d *dispatch, at string, ef *Effect, spent int64) (<-chan error, error) {
-	g, ok := x.lastAsked(d, at, ReasonBudget)
+	call := fmt.Sprintf("%s %s %d", d.place(at), ef.Name, ef.Estimate)
+	g, ok := x.lastAsked(d.node, call, ReasonBudget)
 	switch {
-	case !ok:
+	case !ok || g.Decision == Approved && d.paid[call]:
 		limit := x.wf.Budget.MaxCostMicrocents
 		g = Gate{
-			Reason: ReasonBudget, Type: "approval",
+			Reason: ReasonBudget, Type: "approval", effect: call,
 			Message: fmt.Sprintf("The run has spent %s of its budget of %s, and the next call of %s at node %s may cost up to %s. "+
 				"Approve lets this one call pass; reject ends the run.", dollars(spent), dollars(limit), ef.Name, d.node, dollars(ef.Estimate)),
 		}
@@ -130,7 +133,16 @@ func (x *execution) deferred(d *dispatch, at string, ef *Effect, spent int64) (<
 	if g.Decision != Approved {
 		return nil, x.exceeded(d.node, ef, spent)
 	}
+	d.under[at] = call
 	return nil, nil
+}
+
+// charged tells that a try at a place, which led to nothing, cost something. It runs
+// in the loop.
+func (d *dispatch) charged(at string) {
+	if call, ok := d.under[at]; ok {
+		d.paid[call] = true
+	}
 }
 
 // unknown decides about an effect that was under way when its process died and that
@@ -138,10 +150,10 @@ func (x *execution) deferred(d *dispatch, at string, ef *Effect, spent int64) (<
 func (d *dispatch) unknown(ctx context.Context, at string, ef *Effect, k kept) error {
 	x := d.x
 	return d.inLoop(func(context.Context) (<-chan error, error) {
-		g, ok := x.lastAsked(d, at, ReasonUnknown)
+		g, ok := x.lastAsked(d.node, d.place(at), ReasonUnknown)
 		switch {
 		case !ok || g.Opened.Before(k.sent): // that one was about an earlier sending
-			return x.ask(d, at, Gate{Reason: ReasonUnknown, Type: "input", Message: unknownMessage(d.node, ef, k.sent)})
+			return x.ask(d, at, Gate{Reason: ReasonUnknown, Type: "input", effect: d.place(at), Message: unknownMessage(d.node, ef, k.sent)})
 		case g.Decision == "":
 			x.listen(g.ID, d.node)
 			return nil, ErrParked
@@ -188,11 +200,10 @@ func clip(raw json.RawMessage, n int) string {
 	return strings.ToValidUTF8(string(raw[:n]), "") + fmt.Sprintf("… (%d bytes in all)", len(raw))
 }
 
-// lastAsked is the latest gate that the engine opened for this effect.
-func (x *execution) lastAsked(d *dispatch, at, reason string) (Gate, bool) {
-	place := d.place(at)
-	for _, g := range slices.Backward(x.asked[d.node]) {
-		if g.effect == place && g.Reason == reason {
+// lastAsked is the latest gate that the engine opened for an effect of the node.
+func (x *execution) lastAsked(node, effect, reason string) (Gate, bool) {
+	for _, g := range slices.Backward(x.asked[node]) {
+		if g.effect == effect && g.Reason == reason {
 			return g, true
 		}
 	}
@@ -210,7 +221,7 @@ func (x *execution) ask(d *dispatch, at string, g Gate, first ...Event) (<-chan 
 		return nil, err
 	}
 	now := x.e.now()
-	g.ID, g.Run, g.Workflow, g.Node, g.effect = id.String(), x.row.id, x.row.workflow, d.node, d.place(at)
+	g.ID, g.Run, g.Workflow, g.Node = id.String(), x.row.id, x.row.workflow, d.node
 	g.Key = d.node + "_" + g.Reason + "_" + strings.ReplaceAll(strings.Trim(at, "/"), "/", "_")
 	g.Message, g.Opened, g.Expires = x.e.opt.Clean(g.Message), now, x.row.deadline
 	paused := Event{Type: GatePaused, Node: g.Node, Gate: g.ID, GateType: g.Type, Message: g.Message, Reason: g.Reason}

@@ -35,6 +35,11 @@ type dispatch struct {
 	mu     sync.Mutex
 	rows   map[string]kept // by place within the dispatch
 	broken bool            // the store failed an effect: nothing of the node is an outcome
+
+	// Of calls over the budget, in the loop's hands: which was approved at a place, and
+	// those whose approval is used up.
+	under map[string]string
+	paid  map[string]bool
 }
 
 // kept is what the store has of one effect.
@@ -55,7 +60,7 @@ func place(path string, n int) string { return path + "/" + strconv.Itoa(n) }
 // entered is the dispatch at which a node goes on: the latest of which something is
 // kept, or the first.
 func (x *execution) entered(ctx context.Context, node string) (*dispatch, error) {
-	d := &dispatch{x: x, node: node, n: 1, rows: make(map[string]kept)}
+	d := newDispatch(x, node, 1)
 	if x.row.seg == 0 && !x.seg.Again {
 		return d, nil
 	}
@@ -92,7 +97,11 @@ func (x *execution) entered(ctx context.Context, node string) (*dispatch, error)
 
 // next is the dispatch after this one.
 func (d *dispatch) next() *dispatch {
-	return &dispatch{x: d.x, node: d.node, n: d.n + 1, rows: make(map[string]kept)}
+	return newDispatch(d.x, d.node, d.n+1)
+}
+
+func newDispatch(x *execution, node string, n int) *dispatch {
+	return &dispatch{x: x, node: node, n: n, rows: make(map[string]kept), under: make(map[string]string), paid: make(map[string]bool)}
 }
 
 // bar names an effect of the dispatch that forbids another dispatch, or nothing.
@@ -310,6 +319,9 @@ func (d *dispatch) settle(at string, ef *Effect, request string, out EffectResul
 	err = d.inLoop(func(context.Context) (<-chan error, error) {
 		x.cost += out.Cost
 		x.reserved -= reserved
+		if out.Cost > 0 && !done {
+			d.charged(at)
+		}
 		for i := range out.Said {
 			ev := &out.Said[i]
 			ev.Node = d.node

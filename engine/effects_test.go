@@ -206,6 +206,72 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// TestApprovalIsOfOneCall has a chain of models try one after another at one place:
+// what a person approved for one does not let another pass, nor the same again once
+// it cost something.
+func TestApprovalIsOfOneCall(t *testing.T) {
+	t.Parallel()
+	overloaded := errors.New("overloaded")
+	var (
+		mu    sync.Mutex
+		tried []string
+	)
+	agent := agentFunc(func(ctx context.Context, call engine.AgentCall) (engine.AgentResult, error) {
+		for _, c := range []struct {
+			model string
+			cost  int64 // of a try that fails; -1 is one that answers
+		}{{"cheap", 0}, {"dear", 0}, {"dear", 30}, {"dear", -1}} {
+			ef := turn(0, 50)
+			if ef.Name = c.model; c.model == "dear" {
+				ef.Estimate = 5000
+			}
+			_, err := call.Do(ctx, ef, func(context.Context, string) (engine.EffectResult, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				tried = append(tried, c.model)
+				if c.cost < 0 {
+					return engine.EffectResult{Value: json.RawMessage(`"here"`)}, nil
+				}
+				return engine.EffectResult{Cost: c.cost}, overloaded
+			})
+			switch {
+			case err == nil:
+				return engine.AgentResult{Output: json.RawMessage(`"here"`)}, nil
+			case !errors.Is(err, overloaded):
+				return engine.AgentResult{}, err
+			}
+		}
+		return engine.AgentResult{}, overloaded
+	})
+	e := open(t, storePath(t), func(o *engine.Options) { o.Agent = agent })
+	w := parse(t, fmt.Sprintf(oneAgent, "", "budget: {max_cost_microcents: 10, on_exceed: pause_for_approval}"))
+	started, err := e.Start(t.Context(), request(t, w, `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []struct{ asked, tried string }{
+		{"cheap", ""},
+		{"dear", "cheap"},
+		{"dear", "cheap cheap dear dear"}, // entered again, the chain begins anew
+	} {
+		gates := parkedAt(t, e, started.Run)
+		mu.Lock()
+		got := strings.Join(tried, " ")
+		mu.Unlock()
+		if len(gates) != 1 || !strings.Contains(gates[0].Message, "next call of "+want.asked+" ") || got != want.tried {
+			t.Fatalf("gate %d: %+v after %q, want one about %s after %q", i, gates, got, want.asked, want.tried)
+		}
+		d := engine.Decision{Decision: engine.Approved}
+		if i == 2 {
+			d.Decision = engine.Rejected
+		}
+		decide(t, e, gates[0].ID, d)
+	}
+	if f := last(follow(t, e, started.Run)).Error; f == nil || f.Code != engine.CodeBudgetExceeded {
+		t.Errorf("ended %v, want budget_exceeded", f)
+	}
+}
+
 func TestReservationsOfParallelCallsDoNotPassTogether(t *testing.T) {
 	t.Parallel()
 	var performed sync.Map
