@@ -17,6 +17,8 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/cookiejar"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -139,7 +141,9 @@ func TestTokenRevoked(t *testing.T) {
 	server := p.serveHTTP(t, "--publish", "@mcp_call", "--auth", "token")
 	client := plainClient(t, nil)
 	bot := bearer{t, server.url, made.Token, client}
-	resp := bot.send(t.Context(), "tools/call", "relavium_deploy", `"name":"relavium_deploy","arguments":{"version":"1.4.2"},`)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	resp := bot.send(ctx, "tools/call", "relavium_deploy", `"name":"relavium_deploy","arguments":{"version":"1.4.2"},`)
 	defer resp.Body.Close()
 	run := p.awaitWaiting(t)
 	p.ok(t, "token", "revoke", made.ID)
@@ -240,4 +244,63 @@ func (p project) certificate(t *testing.T) *x509.CertPool {
 	}
 	pool.AddCert(cert)
 	return pool
+}
+
+// guest logs in to the console of a server with a token.
+func guest(t *testing.T, endpoint, token string) *visitor {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &visitor{t: t, client: &http.Client{Jar: jar, Timeout: patience}, base: strings.TrimSuffix(endpoint, "/mcp")}
+	if page := v.send("/console/login", "/console/login", url.Values{"token": {token}}); !strings.Contains(page, "Waiting for you") {
+		t.Fatalf("after the login:\n%s", page)
+	}
+	return v
+}
+
+// TestApproverIsAnother has a gate that whoever called may not decide: not with
+// the same token at the console, while another's holder may, if it allows it.
+func TestApproverIsAnother(t *testing.T) {
+	t.Parallel()
+	p := install(t, "[serve.workflow.deploy]\napprover_not_requester = true\n").project(t, "project", testdata(t, "greet", "deploy"))
+	ann, lead := p.newToken(t, "ann", "relavium:run", "relavium:gate"), p.newToken(t, "lead", "relavium:gate:deploy")
+	greeter, runner := p.newToken(t, "greeter", "relavium:gate:greet"), p.newToken(t, "runner", "relavium:run")
+	server := p.serveHTTP(t, "--publish", "@mcp_call", "--auth", "token")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	resp := bearer{t, server.url, ann, plainClient(t, nil)}.send(ctx, "tools/call", "relavium_deploy", `"name":"relavium_deploy","arguments":{"version":"1.4.2"},`)
+	defer resp.Body.Close()
+	run := p.awaitWaiting(t)
+	gate := "/console/gates/" + p.openGate(t, run)
+	own := guest(t, server.url, ann)
+	if page := own.get(gate); !strings.Contains(page, "not decided by whoever started the run") || strings.Contains(page, `name="decision"`) {
+		t.Errorf("the gate of one's own run:\n%s", page)
+	}
+	if page := own.send("/console/runs", gate, url.Values{"decision": {"approve"}}); strings.Contains(page, "You approved") {
+		t.Errorf("the requester approved:\n%s", page)
+	}
+	if page := guest(t, server.url, greeter).get(gate); !strings.Contains(page, "There is no such gate") {
+		t.Errorf("the gate of a workflow that the token does not allow:\n%s", page)
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger := &visitor{t: t, client: &http.Client{Timeout: patience, Jar: jar}, base: own.base}
+	if page := stranger.send("/console/login", "/console/login", url.Values{"token": {runner}}); strings.Contains(page, "Waiting for you") {
+		t.Errorf("a token that allows no gate came in:\n%s", page)
+	}
+	if page := guest(t, server.url, lead).send(gate, gate, url.Values{"decision": {"approve"}}); !strings.Contains(page, "You approved this gate") {
+		t.Errorf("the lead's decision:\n%s", page)
+	}
+	rest, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.Contains(string(rest), "approved") {
+		t.Errorf("the call got %s, %v; want the approved version", rest, err)
+	}
+	var shown []struct{ DecidedBy, Via string }
+	if err := json.Unmarshal([]byte(p.ok(t, "gate", "list", "--all", "--run", run, "--json")), &shown); err != nil || len(shown) != 1 || shown[0].DecidedBy != "token:lead" || shown[0].Via != "console" {
+		t.Errorf("gates = %+v, %v, want the decision of token:lead via console", shown, err)
+	}
 }
