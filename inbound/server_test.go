@@ -235,10 +235,10 @@ func (l *logLines) count(part string) int {
 }
 
 // newWorld makes a host; with servers, by id, it starts and dials nothing but them.
-func newWorld(t *testing.T, servers map[string]*server, change func(*Options)) *world {
+func newWorld(t testing.TB, servers map[string]*server, change func(*Options)) *world {
 	t.Helper()
 	w := &world{children: child.NewTable(child.TableOptions{
-		Ladder: child.Ladder{Stdin: 100 * time.Millisecond, Term: 100 * time.Millisecond, Kill: 2 * time.Second},
+		Ladder: child.Ladder{Stdin: 100 * time.Millisecond, Term: 100 * time.Millisecond, Kill: 30 * time.Second},
 	}), logs: &logLines{}}
 	opt := Options{
 		Name: "test-client", Version: "1", Home: t.TempDir(), Children: w.children,
@@ -261,7 +261,7 @@ func newWorld(t *testing.T, servers map[string]*server, change func(*Options)) *
 }
 
 // shutdown ends the world and tells if anything is left.
-func (w *world) shutdown(t *testing.T) {
+func (w *world) shutdown(t testing.TB) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
 	defer stop()
@@ -287,12 +287,12 @@ func flow(servers ...workflows.ServerRef) *workflows.Workflow {
 	}
 }
 
-func (w *world) open(t *testing.T, f *workflows.Workflow) error {
+func (w *world) open(t testing.TB, f *workflows.Workflow) error {
 	t.Helper()
 	return w.Open(t.Context(), Run{ID: "r", Workflow: f, Principal: "local", Root: t.TempDir()})
 }
 
-func (w *world) mustOpen(t *testing.T, f *workflows.Workflow) {
+func (w *world) mustOpen(t testing.TB, f *workflows.Workflow) {
 	t.Helper()
 	if err := w.open(t, f); err != nil {
 		t.Fatalf("Open() = %v", err)

@@ -22,10 +22,6 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// patience is how long a test waits for what must come. It is for a machine under load:
-// nothing waits that long.
-const patience = 30 * time.Second
-
 var long = flag.Bool("long", false, "run scaled tests at full length")
 
 // fixtures are the programs of the table of endings, and what it takes to end each.

@@ -136,8 +136,12 @@ func background() context.Context {
 	return context.Background() //nolint:forbidigo // this is main
 }
 
+// patience is how long a test waits for what must come. It is for a machine under load:
+// nothing waits that long.
+const patience = 30 * time.Second
+
 func shortLadder() Ladder {
-	return Ladder{Stdin: 100 * time.Millisecond, Term: 100 * time.Millisecond, Kill: 2 * time.Second}
+	return Ladder{Stdin: 100 * time.Millisecond, Term: 100 * time.Millisecond, Kill: patience}
 }
 
 // fixtureSpec is how a fixture is started.

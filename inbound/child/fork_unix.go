@@ -134,11 +134,11 @@ func (t *tree) terminate() {
 	_, _ = t.lifeline.Write([]byte{orderTerminate})
 }
 
-// kill has every descendant killed.
-func (t *tree) kill() { _ = t.lifeline.Close() }
-
-// abandon is for a supervisor that does not obey: the program dies with it.
-func (t *tree) abandon() { _ = t.supervisor.Kill() }
+// kill has every descendant killed, also by a supervisor that was stopped.
+func (t *tree) kill() {
+	_ = t.lifeline.Close()
+	_ = t.supervisor.Signal(unix.SIGCONT) // no effect once it was waited for
+}
 
 // wait waits for the supervisor, which ends after all others. Nobody else waits for it.
 func (t *tree) wait() Exit {

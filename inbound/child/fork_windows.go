@@ -104,9 +104,6 @@ func (t *tree) kill() {
 	}
 }
 
-// abandon is for a job that does not end.
-func (t *tree) abandon() { _ = t.leader.Kill() }
-
 // wait waits for the program, ends what it left behind and waits for that.
 func (t *tree) wait() Exit {
 	state, err := t.leader.Wait()

@@ -162,11 +162,9 @@ func (p *Process) descend() {
 		p.step(RungKill)
 		p.tree.kill()
 		if !p.waitFor(p.ladder.Kill) {
-			p.tree.abandon()
-			if !p.waitFor(p.ladder.Kill) {
-				p.log.Error("a process did not end when it was killed", "program", p.program)
-				close(p.gaveUp)
-			}
+			// Its supervisor is not killed: that would be taken for the end of what lives.
+			p.log.Error("a process did not end when it was killed", "program", p.program)
+			close(p.gaveUp)
 		}
 	}
 	<-p.done

@@ -248,7 +248,7 @@ func TestSupervisorAsked(t *testing.T) {
 // TestStopped ends a program whose group and whose supervisor stand still.
 func TestStopped(t *testing.T) {
 	t.Parallel()
-	table := NewTable(TableOptions{Ladder: Ladder{Stdin: 50 * time.Millisecond, Term: 50 * time.Millisecond, Kill: 2 * time.Second}})
+	table := NewTable(TableOptions{Ladder: Ladder{Stdin: 50 * time.Millisecond, Term: 50 * time.Millisecond, Kill: patience}})
 	cell := newCell("eof", t.TempDir())
 	p := started(t, table, fixtureSpec(cell.fixture, cell.nonce))
 	for _, pid := range marked(cell.nonce) {
