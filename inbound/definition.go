@@ -19,7 +19,6 @@ type definition struct {
 	title       string
 	annotations json.RawMessage
 	input       json.RawMessage
-	output      json.RawMessage
 	canonical   []byte // of the members that a definition is known by
 	bytes       int    // that it spends
 }
@@ -28,15 +27,50 @@ type definition struct {
 // members that nobody knows) plays no part. The definition holds what could be
 // read also when it is dropped.
 func readDefinition(raw json.RawMessage) (def definition, refused *DroppedTool) {
-	def.bytes = len(raw)
-	fields, err := workflows.Members(raw)
-	if err != nil {
-		return def, dropped(DropNotJSON, err.Error())
+	fields, twice, ok := pick(raw, "name", "title", "description", "inputSchema", "outputSchema", "annotations")
+	def.bytes = max(spent(fields), 1)
+	switch {
+	case !ok:
+		def.bytes = len(raw)
+		return def, dropped(DropInvalid, "not an object")
+	case twice != "":
+		return def, dropped(DropNotJSON, "it has "+twice+" twice")
 	}
-	sent := map[string]json.RawMessage{}
-	for _, f := range fields {
-		sent[f.Key] = f.Value
+	sent := make(map[string]json.RawMessage, len(fields))
+	for _, key := range []string{"name", "title", "description", "inputSchema", "outputSchema", "annotations"} {
+		value, ok := fields[key]
+		if !ok {
+			continue
+		}
+		if key == "annotations" && len(value) > maxDescription {
+			return def, dropped(DropInvalid, "its annotations are more than 8 KiB")
+		}
+		if schema.Heavy(value) {
+			return def, dropped(DropInvalid, "its "+key+" is too large to be read")
+		}
+		compact, err := workflows.Compact(value)
+		if err != nil {
+			return def, dropped(DropNotJSON, key+": "+err.Error())
+		}
+		sent[key] = compact
+		if key == "name" {
+			def.name, _ = plainText(compact)
+		}
 	}
+	return def, def.read(sent)
+}
+
+// spent is what a tool costs that is not read any further.
+func spent(fields map[string]json.RawMessage) int {
+	n := 0
+	for _, key := range []string{"name", "description", "inputSchema", "outputSchema"} {
+		n += len(fields[key])
+	}
+	return n
+}
+
+// read takes the members of a tool, which are strict JSON.
+func (def *definition) read(sent map[string]json.RawMessage) *DroppedTool {
 	given := func(key string) json.RawMessage {
 		if v := sent[key]; string(v) != "null" {
 			return v
@@ -47,26 +81,25 @@ func readDefinition(raw json.RawMessage) (def definition, refused *DroppedTool) 
 	def.name, okName = plainText(given("name"))
 	def.description, okDescription = plainText(given("description"))
 	def.title, _ = plainText(given("title"))
-	def.input, def.output, def.annotations = sent["inputSchema"], given("outputSchema"), given("annotations")
+	def.input, def.annotations = sent["inputSchema"], given("annotations")
 	// Compact JSON is as long as canonical JSON is.
-	def.bytes = max(len(def.name)+len(def.description)+len(def.input)+len(def.output), 1)
+	def.bytes = max(len(def.name)+len(def.description)+len(def.input)+len(given("outputSchema")), 1)
 	switch {
 	case !okName || def.name == "":
-		return def, dropped(DropName, "it has no name")
+		return dropped(DropName, "it has no name")
 	case !okDescription && given("description") != nil:
-		return def, dropped(DropInvalid, "its description is not a text")
+		return dropped(DropInvalid, "its description is not a text")
 	case def.input == nil:
-		return def, dropped(DropInvalid, "it has no inputSchema")
-	case len(def.annotations) > maxDescription:
-		return def, dropped(DropInvalid, "its annotations are more than 8 KiB")
+		return dropped(DropInvalid, "it has no inputSchema")
 	}
 	if err := text.Check(def.name); err != nil {
-		return def, dropped(DropName, "its name "+err.Error())
+		return dropped(DropName, "its name "+err.Error())
 	}
+	var err error
 	if def.canonical, err = canonicalDefinition(sent); err != nil {
-		return def, dropped(DropNotJSON, err.Error())
+		return dropped(DropNotJSON, err.Error())
 	}
-	return def, nil
+	return nil
 }
 
 // canonicalDefinition is the canonical JSON of what a tool is known by. Each member

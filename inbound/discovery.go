@@ -1,6 +1,7 @@
 package inbound
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -23,6 +24,7 @@ import (
 // canonical JSON.
 const (
 	maxTools       = 256     // admitted
+	maxReceived    = 4096    // looked at
 	maxPayload     = 1 << 20 // bytes of names, descriptions and schemas, of dropped tools too
 	maxDescription = 8 << 10 // bytes, once cleaned
 	maxPages       = 1000
@@ -107,6 +109,7 @@ type discovery struct {
 	pages   map[[sha256.Size]byte]struct{}
 	spent   bool // the payload is
 	untold  int  // dropped tools beyond maxReported
+	unread  int  // tools beyond maxReceived
 }
 
 func newDiscovery(server, segment string) *discovery {
@@ -133,17 +136,8 @@ func (d *discovery) page(result json.RawMessage) (next string, more bool, err er
 		return "", false, nil
 	}
 	d.pages[digest] = struct{}{}
-	tools, ok := elements(listed)
-	if !ok {
-		return "", false, fmt.Errorf("%w: tools is not a list", errPage)
-	}
-	candidates := make([]candidate, 0, len(tools))
-	for _, raw := range tools {
-		candidates = append(candidates, d.read(raw))
-	}
-	judge(d.server, candidates)
-	for i := range candidates {
-		d.take(&candidates[i])
+	if err := d.tools(listed); err != nil {
+		return "", false, err
 	}
 	if cursor == "" {
 		return "", false, nil
@@ -151,32 +145,114 @@ func (d *discovery) page(result json.RawMessage) (next string, more bool, err er
 	return cursor, d.goesOn(cursor), nil
 }
 
+// tools takes in the tools of a page, some at a time, so that a page of very many
+// costs no more memory than one of few.
+func (d *discovery) tools(listed json.RawMessage) error {
+	const some = 64
+	candidates := make([]candidate, 0, some)
+	settle := func() {
+		judge(d.server, candidates)
+		for i := range candidates {
+			d.take(&candidates[i])
+		}
+		clear(candidates)
+		candidates = candidates[:0]
+	}
+	ok := eachElement(listed, func(raw json.RawMessage) {
+		if d.found.Received == maxReceived {
+			d.unread++
+			return
+		}
+		candidates = append(candidates, d.read(raw))
+		if len(candidates) == some {
+			settle()
+		}
+	})
+	settle()
+	if !ok {
+		return fmt.Errorf("%w: tools is not a list", errPage)
+	}
+	return nil
+}
+
+// eachElement visits the elements of a JSON array, which must be valid JSON. It is
+// false if the value is no array.
+func eachElement(value []byte, visit func(json.RawMessage)) bool {
+	i := space(value, 0)
+	if i >= len(value) || value[i] != '[' {
+		return false
+	}
+	for i = space(value, i+1); i < len(value) && value[i] != ']'; {
+		start := i
+		i = skip(value, i)
+		visit(json.RawMessage(value[start:i:i]))
+		if i = space(value, i); i < len(value) && value[i] == ',' {
+			i = space(value, i+1)
+		}
+	}
+	return true
+}
+
+// pick finds members of a JSON object, which must be valid JSON, by their exact
+// names; twice is one of them that stands there more than once. Other members cost
+// nothing. ok is false if the value is no object.
+func pick(value []byte, names ...string) (found map[string]json.RawMessage, twice string, ok bool) {
+	i := space(value, 0)
+	if i >= len(value) || value[i] != '{' {
+		return nil, "", false
+	}
+	found = make(map[string]json.RawMessage, len(names))
+	for i = space(value, i+1); i < len(value) && value[i] == '"'; {
+		start := i
+		i = skip(value, i)
+		name := pickedName(value[start:i], names)
+		i = space(value, space(value, i)+1) // behind the colon
+		start = i
+		i = skip(value, i)
+		if name != "" {
+			if _, there := found[name]; there {
+				twice = name
+			}
+			found[name] = json.RawMessage(value[start:i:i])
+		}
+		if i = space(value, i); i < len(value) && value[i] == ',' {
+			i = space(value, i+1)
+		}
+	}
+	return found, twice, true
+}
+
+// pickedName is the one of the names that a JSON string holds, or "".
+func pickedName(quoted []byte, names []string) string {
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		for _, name := range names {
+			if string(quoted[1:len(quoted)-1]) == name {
+				return name
+			}
+		}
+		return ""
+	}
+	var text string
+	if len(quoted) > 200 || json.Unmarshal(quoted, &text) != nil || !slices.Contains(names, text) {
+		return ""
+	}
+	return text
+}
+
 // splitPage reads the members of a page that matter: by their exact names, each
 // once.
 func splitPage(result json.RawMessage) (listed json.RawMessage, cursor string, err error) {
-	fields, ok := members(result)
-	if !ok {
+	fields, twice, ok := pick(result, "tools", "nextCursor")
+	switch {
+	case !ok:
 		return nil, "", fmt.Errorf("%w: not an object", errPage)
-	}
-	var next json.RawMessage
-	for _, f := range fields {
-		var to *json.RawMessage
-		switch f.key {
-		case "tools":
-			to = &listed
-		case "nextCursor":
-			to = &next
-		default:
-			continue
-		}
-		if *to != nil {
-			return nil, "", fmt.Errorf("%w: %s twice", errPage, f.key)
-		}
-		*to = f.value
-	}
-	if listed == nil {
+	case twice != "":
+		return nil, "", fmt.Errorf("%w: %s twice", errPage, twice)
+	case fields["tools"] == nil:
 		return nil, "", fmt.Errorf("%w: no tools", errPage)
 	}
+	listed = fields["tools"]
+	next := fields["nextCursor"]
 	if next != nil && string(next) != "null" {
 		if next[0] != '"' || !utf8.Valid(next) || json.Unmarshal(next, &cursor) != nil {
 			return nil, "", fmt.Errorf("%w: nextCursor is not a text", errPage)
@@ -198,6 +274,7 @@ func (d *discovery) goesOn(cursor string) bool {
 		d.note("1 MiB of definitions is spent: the pages after page %d are not asked for", d.found.Pages)
 	case len(d.found.Tools) == maxTools:
 		d.note("256 tools are admitted: the pages after page %d are not asked for", d.found.Pages)
+	case d.unread > 0:
 	case d.found.Pages == maxPages:
 		d.note("more than 1000 pages: the walk ends")
 	default:
@@ -214,6 +291,9 @@ func (d *discovery) note(format string, args ...any) {
 func (d *discovery) finish() Discovered {
 	if d.untold > 0 {
 		d.note("%d more tools are dropped", d.untold)
+	}
+	if d.unread > 0 {
+		d.note("more than 4096 tools are listed: %d are not looked at", d.unread)
 	}
 	return d.found
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -149,16 +150,18 @@ func TestDropOne(t *testing.T) {
 		{`{"name":"j","inputSchema":{"properties":{"x":{"enum":["\t"]}}}}`, "j=schema_text"},
 		{`{"name":"k","inputSchema":{"properties":{"x":{"const":"\u0085"}}}}`, "k=schema_text"},
 		{`{"name":"l","inputSchema":{"properties":{"x\u202e":{}}}}`, "l=schema_text"},
-		{`{"name":"m","name":"m2","inputSchema":{}}`, "=tool_not_json"},
-		{`{"name":"n","inputSchema":{"type":"object","type":"object"}}`, "=tool_not_json"},
+		{`{"name":"m","n\u0061me":"m2","inputSchema":{}}`, "=tool_not_json"},
+		{`{"name":"n","inputSchema":{"type":"object","type":"object"}}`, "n=tool_not_json"},
 		{`{"name":"o","description":7,"inputSchema":{}}`, "o=tool_invalid"},
-		{`{"name":"p","description":"\ud800","inputSchema":{}}`, "=tool_not_json"},
+		{`{"name":"p","description":"\ud800","inputSchema":{}}`, "p=tool_not_json"},
 		{`{"name":"first","inputSchema":{}}`, "first=name_collision"},
 		{`{"name":"a","inputSchema":{}}`, "a=name_collision"}, // of one that is dropped itself
 		{`{"name":"q","outputSchema":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `,"inputSchema":{}}`, "q=tool_not_json"},
-		{`[]`, "=tool_not_json"},
-		{`null`, "=tool_not_json"},
-		{`"x"`, "=tool_not_json"},
+		{`{"name":"r","annotations":{"title":"` + strings.Repeat("a", 8<<10) + `"},"inputSchema":{}}`, "r=tool_invalid"},
+		{`{"name":"s","inputSchema":{"enum":[` + strings.Repeat("1,", 50_000) + `1]}}`, "s=tool_invalid"},
+		{`[]`, "=tool_invalid"},
+		{`null`, "=tool_invalid"},
+		{`"x"`, "=tool_invalid"},
 	}
 	tools, want := []string{good("first")}, []string(nil)
 	for _, b := range bad {
@@ -240,10 +243,42 @@ func TestDiscoveryBounds(t *testing.T) {
 	t.Run("reports", func(t *testing.T) {
 		t.Parallel()
 		got := walk(t, newDiscovery("s", "s"), onePage(slices.Repeat([]string{"1"}, 5000)...))
-		if len(got.Dropped) != maxReported || !cmp.Equal(got.Notes, []string{"4000 more tools are dropped"}) {
-			t.Errorf("%d dropped, notes %q", len(got.Dropped), got.Notes)
+		if len(got.Dropped) != maxReported || got.Received != 4096 ||
+			!cmp.Equal(got.Notes, []string{"3096 more tools are dropped", "more than 4096 tools are listed: 904 are not looked at"}) {
+			t.Errorf("%d dropped of %d, notes %q", len(got.Dropped), got.Received, got.Notes)
 		}
 	})
+}
+
+// A page of very many tools or members costs no more memory than its own bytes.
+func TestDiscoveryMemory(t *testing.T) { // not parallel: it measures the heap
+	const size = 8 << 20
+	fill := func(head, unit, tail string) json.RawMessage {
+		return json.RawMessage(head + strings.Repeat(unit, (size-len(head)-len(tail))/len(unit)) + tail)
+	}
+	for name, page := range map[string]json.RawMessage{
+		"tools":       fill(`{"tools":[`, `{},`, `{}]}`),
+		"named tools": fill(`{"tools":[`, `{"name":"a","inputSchema":{}},`, `1]}`),
+		"numbers":     fill(`{"tools":[`, `1,`, `1]}`),
+		"members":     fill(`{"tools":[],`, `"a":1,`, `"b":1}`),
+		"a tool's":    fill(`{"tools":[{`, `"a":1,`, `"name":"a"}]}`),
+		"a schema's":  fill(`{"tools":[{"name":"a","inputSchema":{`, `"a":1,`, `"b":1}}]}`),
+		"description": fill(`{"tools":[{"name":"a","inputSchema":{},"description":"`, `\u001b]`, `"}]}`),
+		"cursor":      fill(`{"tools":[],"nextCursor":"`, `\n`, `"}`),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		d := newDiscovery("s", "s")
+		_, _, err := d.page(page)
+		got := d.finish()
+		runtime.ReadMemStats(&after)
+		if total := after.TotalAlloc - before.TotalAlloc; err != nil || total > 24<<20 {
+			t.Errorf("%s: %d MiB allocated, %v, want at most 24", name, total>>20, err)
+		}
+		if len(got.Tools) > 1 || len(got.Dropped) > maxReported {
+			t.Errorf("%s: %d tools, %d dropped", name, len(got.Tools), len(got.Dropped))
+		}
+	}
 }
 
 // Cursors that lead in a circle or on for ever (I02, I03).

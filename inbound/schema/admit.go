@@ -24,6 +24,7 @@ const (
 	maxProse      = 8 << 10 // bytes of one title or description, once cleaned
 	maxName       = 256     // bytes of one property name
 	maxIgnored    = 32      // unknown keywords that a report names
+	maxValues     = 50_000  // of any kind
 )
 
 // A Report is what is known of an admitted schema.
@@ -64,6 +65,29 @@ type walker struct {
 	compared int
 }
 
+// Heavy tells whether JSON text, well formed or not, is more than is read of a
+// server's definitions: over 1 MiB, or more than some 50,000 values, which take
+// many times their text to hold.
+func Heavy(raw []byte) bool {
+	if len(raw) > maxBytes {
+		return true
+	}
+	values := 1
+	for i := 0; i < len(raw); i++ {
+		switch raw[i] {
+		case ',', '[', '{':
+			values++
+		case '"':
+			for i++; i < len(raw) && raw[i] != '"'; i++ {
+				if raw[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return values > maxValues
+}
+
 // admit reads a schema strictly and refuses what the validator could not evaluate
 // safely or would not enforce. It returns the tree with presentation text cleaned,
 // and the patterns, compiled.
@@ -71,6 +95,9 @@ func admit(raw json.RawMessage) (*walker, Report, error) {
 	top := &place{}
 	if len(raw) > maxBytes {
 		return nil, Report{}, top.refuse(Size, "more than 1 MiB")
+	}
+	if Heavy(raw) {
+		return nil, Report{}, top.refuse(Count, "more than 50000 values")
 	}
 	compact, err := workflows.Compact(raw)
 	if err != nil {

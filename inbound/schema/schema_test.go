@@ -141,9 +141,10 @@ func TestBounds(t *testing.T) {
 		{"small number", func(n int) string { return fmt.Sprintf(`{"minimum":-1e-%d}`, n) }, 300, NotJSON},
 		{"digits", func(n int) string { return `{"minimum":1` + strings.Repeat("0", n-1) + `}` }, 64, NotJSON},
 		{"bytes", func(n int) string {
-			head, fill := `{"enum":["`, strings.Repeat(`a","`, (n-100)/4)
+			head, fill := `{"enum":["`, strings.Repeat(strings.Repeat("a", 97)+`","`, (n-200)/100)
 			return head + fill + strings.Repeat("b", n-len(head)-len(fill)-len(`"]}`)) + `"]}`
 		}, 1 << 20, Size},
+		{"values", func(n int) string { return `{"enum":[` + strings.Repeat("1,", n-3) + `1]}` }, 50_000, Count},
 		{"program", func(n int) string {
 			// One step for each letter that is repeated, one for each repetition.
 			return `{"properties":{"a":{"pattern":"` + strings.Repeat("a{1000}", n/1000) + `"}}}`
