@@ -22,8 +22,14 @@ type httpServer struct {
 // test it is asked to stop, and has to do so in order.
 func (p project) serveHTTP(tb testing.TB, args ...string) *httpServer {
 	tb.Helper()
+	return p.serveOver(tb, "http", args...)
+}
+
+// serveOver is serveHTTP over that transport.
+func (p project) serveOver(tb testing.TB, transport string, args ...string) *httpServer {
+	tb.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
-	cmd := p.command(ctx, append([]string{"serve", "--transport", "http", "--listen", "127.0.0.1:0"}, args...)...)
+	cmd := p.command(ctx, append([]string{"serve", "--transport", transport, "--listen", "127.0.0.1:0"}, args...)...)
 	if runtime.GOOS != "windows" {
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	}
@@ -52,10 +58,10 @@ func (p project) serveHTTP(tb testing.TB, args ...string) *httpServer {
 			return
 		}
 		if code := cmd.ProcessState.ExitCode(); code != 0 && runtime.GOOS != "windows" {
-			tb.Errorf("serve over HTTP ended with %d, want 0", code)
+			tb.Errorf("serve over a socket ended with %d, want 0", code)
 		}
 		if tb.Failed() {
-			tb.Logf("stderr of serve over HTTP:\n%s", s.diag)
+			tb.Logf("stderr of serve over a socket:\n%s", s.diag)
 		}
 	})
 	address := regexp.MustCompile(`msg=listening url=(\S+)`)
@@ -71,9 +77,9 @@ func (p project) serveHTTP(tb testing.TB, args ...string) *httpServer {
 		case <-tick.C:
 		case err := <-ended:
 			ended <- err
-			tb.Fatalf("serve over HTTP ended (%v) before it listened:\n%s", err, s.diag)
+			tb.Fatalf("serve over a socket ended (%v) before it listened:\n%s", err, s.diag)
 		case <-timer.C:
-			tb.Fatalf("serve over HTTP does not listen within %v:\n%s", patience, s.diag)
+			tb.Fatalf("serve over a socket does not listen within %v:\n%s", patience, s.diag)
 		}
 	}
 }

@@ -21,13 +21,13 @@ func TestTypeScriptSDKGates(t *testing.T) {
 		t.Run("sdk"+generation+" over stdio", func(t *testing.T) {
 			t.Parallel()
 			p := install(t, anyAnswer).project(t, "project", testdata(t, "three-gates"))
-			checkGates(t, startGates(t, p, generation, binary, "serve", "--publish", "@mcp_call"))
+			checkGates(t, startGates(t, p, generation, binary, "serve", "--publish", "@mcp_call"), "local")
 		})
 		t.Run("sdk"+generation+" over HTTP", func(t *testing.T) {
 			t.Parallel()
 			p := install(t, anyAnswer).project(t, "project", testdata(t, "three-gates"))
 			server := p.serveHTTP(t, "--publish", "@mcp_call")
-			checkGates(t, startGates(t, p, generation, "--http", server.url))
+			checkGates(t, startGates(t, p, generation, "--http", server.url), "local")
 		})
 	}
 }
@@ -70,12 +70,13 @@ func (s *gateStep) messages() []string {
 	return list
 }
 
-func checkGates(t *testing.T, steps *clientSteps) {
+// checkGates checks what a client saw whose calls are of that principal.
+func checkGates(t *testing.T, steps *clientSteps, by string) {
 	t.Helper()
 	var got gateStep
 	steps.next("answered", &got)
 	checkStructured(t, &got.toolResult, map[string]any{"result": map[string]any{
-		"build": "approved", "notes": "fixes", "ship": "rejected", "why": "not on a Friday", "by": "local",
+		"build": "approved", "notes": "fixes", "ship": "rejected", "why": "not on a Friday", "by": by,
 	}})
 	if diff := cmp.Diff([]string{"Build 1.0?", "Notes of 1.0?", "Ship 1.0?"}, got.messages()); diff != "" {
 		t.Errorf("questions (-want +got):\n%s", diff)
@@ -88,7 +89,7 @@ func checkGates(t *testing.T, steps *clientSteps) {
 	got = gateStep{}
 	steps.next("asked-twice", &got)
 	checkStructured(t, &got.toolResult, map[string]any{"result": map[string]any{
-		"build": "rejected", "notes": "fixes", "ship": "rejected", "why": "not on a Friday", "by": "local",
+		"build": "rejected", "notes": "fixes", "ship": "rejected", "why": "not on a Friday", "by": by,
 	}})
 	if diff := cmp.Diff([]string{"Build 2.0?", "Build 2.0?", "Notes of 2.0?", "Ship 2.0?"}, got.messages()); diff != "" {
 		t.Errorf("questions (-want +got):\n%s", diff)

@@ -24,13 +24,15 @@ type HTTPOptions struct {
 	HeaderTimeout time.Duration // see transport.HTTP
 	BodyTimeout   time.Duration // see transport.HTTP
 	Console       http.Handler  // see transport.HTTP
+	WebSocket     bool          // see transport.HTTP
+	NoMCP         bool          // see transport.HTTP
 
 	// Access tells who calls; nil means that everybody is the principal local.
 	Access *access.Access
 }
 
-// ServeHTTPOn answers what l accepts as Streamable HTTP until ctx ends; see
-// transport.HTTP.Serve. It closes l.
+// ServeHTTPOn answers what l accepts as Streamable HTTP, and as WebSocket
+// connections, until ctx ends; see transport.HTTP.Serve. It closes l.
 func (s *Server) ServeHTTPOn(ctx context.Context, l net.Listener, opt HTTPOptions) error {
 	h := transport.HTTP{
 		Answer:        s.Answer,
@@ -49,6 +51,8 @@ func (s *Server) ServeHTTPOn(ctx context.Context, l net.Listener, opt HTTPOption
 		BodyTimeout:   opt.BodyTimeout,
 		StopGrace:     s.opt.StopGrace,
 		Console:       opt.Console,
+		WebSocket:     opt.WebSocket,
+		NoMCP:         opt.NoMCP,
 	}
 	if a := opt.Access; a != nil {
 		h.Admit, h.Permit, h.Metadata = admit(a), s.permit(a), a.Metadata()

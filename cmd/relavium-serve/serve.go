@@ -10,6 +10,7 @@ import (
 	"net"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -46,7 +47,7 @@ func (a *app) serveCommand() *cobra.Command {
 	var flags serveFlags
 	cmd := &cobra.Command{
 		Use:     "serve",
-		Short:   "Serve the published workflows as MCP tools over stdio or HTTP",
+		Short:   "Serve the published workflows as MCP tools over stdio, HTTP or WebSocket",
 		Example: "  relavium-serve serve --workflows examples/workflows --publish review-diff\n  relavium-serve serve --workflows examples/workflows --publish @mcp_call",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -70,7 +71,7 @@ func (a *app) serveCommand() *cobra.Command {
 	f := cmd.Flags()
 	workflowFlag(cmd, &flags.folders)
 	f.StringArrayVar(&flags.publish, "publish", nil, "publish this workflow, or @mcp_call (repeatable; replaces [serve] publish)")
-	f.StringArrayVar(&flags.transports, "transport", nil, "stdio (the default) or http")
+	f.StringArrayVar(&flags.transports, "transport", nil, "stdio (the default), http, or websocket, which http may stand beside (repeatable)")
 	flags.http.add(cmd)
 	f.StringArrayVar(&flags.allow, "allow-mcp-stdio", nil, "let agents start the MCP server program with this consent digest, in this process (repeatable)")
 	f.StringVar(&flags.metrics, "metrics-listen", "", "answer GET /metrics for Prometheus on this address, such as 127.0.0.1:9464")
@@ -97,9 +98,7 @@ func unbuiltServing(cmd *cobra.Command, at *site, flags *serveFlags) error {
 	}
 	for _, transport := range transports {
 		switch transport {
-		case "stdio", "http":
-		case "websocket":
-			return unbuilt(from + " " + transport)
+		case "stdio", "http", "websocket":
 		default:
 			return invalid("", "%s: expected stdio, http or websocket", from)
 		}
@@ -108,8 +107,9 @@ func unbuiltServing(cmd *cobra.Command, at *site, flags *serveFlags) error {
 		return invalid("start one server for each", "%s: stdio excludes the others", from)
 	}
 	flags.transports = transports
-	if name := flags.http.given(cmd); name != "" && !slices.Contains(transports, "http") {
-		return invalid("add --transport http", "--%s: the transport is %s", name, transports[0])
+	flags.http.mcp, flags.http.websocket = slices.Contains(transports, "http"), slices.Contains(transports, "websocket")
+	if name := flags.http.given(cmd); name != "" && slices.Contains(transports, "stdio") {
+		return invalid("add --transport http", "--%s: the transport is stdio", name)
 	}
 	for _, name := range unbuiltFlags() {
 		if cmd.Flags().Changed(name) {
@@ -123,7 +123,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	// A client that closes its end of the standard output ends the server like the
 	// end of the input, not by a signal.
 	signal.Ignore(syscall.SIGPIPE)
-	overHTTP := slices.Contains(flags.transports, "http")
+	overHTTP := !slices.Contains(flags.transports, "stdio")
 	var listener net.Listener
 	var overOptions publish.HTTPOptions
 	entry := &entrance{}
@@ -180,7 +180,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	if len(listed) == 0 {
 		at.log.WarnContext(ctx, "nothing is published, so no tool is listed: name workflows with --publish or [serve] publish")
 	}
-	at.log.InfoContext(ctx, "serving", "transport", flags.transports[0], "workflows", len(listed), "store", "serve.db in RELAVIUM_HOME")
+	at.log.InfoContext(ctx, "serving", "transport", strings.Join(flags.transports, ", "), "workflows", len(listed), "store", "serve.db in RELAVIUM_HOME")
 	if overHTTP {
 		return closeStore(ctx, store.eng, a.serveHTTP(ctx, at, entry, store.eng, server, listener, overOptions))
 	}

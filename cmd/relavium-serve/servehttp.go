@@ -26,8 +26,10 @@ const (
 	authOAuth = string(access.ModeOAuth)
 )
 
-// httpFlags are the flags of serve --transport http.
+// httpFlags are the flags of serve --transport http and websocket.
 type httpFlags struct {
+	mcp         bool // /mcp is served
+	websocket   bool // /ws is served
 	listen      string
 	insecure    bool
 	origins     []string
@@ -41,7 +43,7 @@ type httpFlags struct {
 
 func (h *httpFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&h.listen, "listen", "", "address of --transport http (default 127.0.0.1:7411)")
+	f.StringVar(&h.listen, "listen", "", "address of --transport http and websocket (default 127.0.0.1:7411)")
 	f.StringVar(&h.auth, "auth", authNone, "how callers show who they are: none, token (see token create) or oauth (see [auth])")
 	f.BoolVar(&h.insecure, "insecure-no-auth", false, "let anybody who reaches an address that is not loopback call")
 	f.StringVar(&h.tlsCert, "tls-cert", "", "serve TLS with this certificate, a PEM file")
@@ -80,6 +82,8 @@ type entrance struct {
 	tls         *tls.Config
 	behindProxy bool
 	insecure    bool
+	mcp         bool // /mcp is served
+	websocket   bool // /ws is served
 }
 
 // strangers reports whether callers may be others than the person whose process
@@ -95,6 +99,7 @@ func (e *entrance) known() bool { return e.auth == authToken || e.auth == authOA
 func (at *site) entrance(flags *httpFlags) (*entrance, error) {
 	e := &entrance{
 		address: *at.Serve.Listen, from: "[serve] listen", auth: flags.auth, insecure: flags.insecure,
+		mcp: flags.mcp, websocket: flags.websocket,
 		behindProxy: flags.behindProxy || at.Serve.BehindProxy != nil && *at.Serve.BehindProxy,
 		origins:     slices.Concat(at.Serve.AllowOrigins, flags.origins),
 		hosts:       slices.Concat(at.Serve.AllowHosts, flags.hosts),
@@ -197,6 +202,9 @@ func (e *entrance) check() error {
 		return invalid("leave one of them out", "--insecure-no-auth and --auth %s contradict each other", e.auth)
 	case e.auth == authOAuth && e.public == nil:
 		return invalid("set --public-url or [serve] public_url", "--auth oauth: the URL by which clients know the server is not set, and tokens must name it")
+	case e.websocket && e.insecure && (e.behindProxy || !loopbackHost(e.host)):
+		return invalid("add --auth token or --auth oauth, or leave --transport websocket out",
+			"--transport websocket: without authentication only this machine may connect")
 	case e.insecure:
 		return nil
 	case e.behindProxy && !e.known():
@@ -231,6 +239,7 @@ func loopbackHost(host string) bool {
 func (at *site) listenHTTP(ctx context.Context, e *entrance) (net.Listener, publish.HTTPOptions, error) {
 	opt := publish.HTTPOptions{
 		Hosts: e.hosts, Origins: e.origins, SessionIdle: atLeast(at.Serve.SessionIdle.value(30 * time.Minute)),
+		WebSocket: e.websocket, NoMCP: !e.mcp,
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", e.address)
 	if err != nil {
@@ -276,7 +285,12 @@ func (a *app) serveHTTP(ctx context.Context, at *site, e *entrance, eng *engine.
 		}
 	}
 	base, onLoopback := e.base(l), loopbackListener(l)
-	at.log.InfoContext(ctx, "listening", "url", base+"/mcp", "auth", e.auth)
+	if e.mcp {
+		at.log.InfoContext(ctx, "listening", "url", base+"/mcp", "auth", e.auth)
+	}
+	if e.websocket {
+		at.log.InfoContext(ctx, "listening", "url", "ws"+strings.TrimPrefix(base, "http")+"/ws", "auth", e.auth)
+	}
 	if onLoopback || e.known() {
 		page, err := a.consoleOf(at, eng, at.doors(e.who, onLoopback), e, consolePrefix)
 		if err != nil {

@@ -1,8 +1,9 @@
 // What a person's client does at the gates of a workflow, driven through the
 // elicitation handler of an SDK. Each step prints one JSON line of what the
 // client saw; the Go test asserts on the lines.
-// usage: node gates.mjs 1|2 [--http URL | SERVER [ARG...]]
+// usage: node gates.mjs 1|2 [--http URL | --ws URL [TOKEN] | SERVER [ARG...]]
 import { setTimeout as pause } from "node:timers/promises";
+import { webSocketTransport } from "./websocket.mjs";
 
 const [generation, command, ...args] = process.argv.slice(2);
 const say = (step, seen) => process.stdout.write(JSON.stringify({ step, ...seen }) + "\n");
@@ -37,6 +38,8 @@ async function connect() {
     client.setRequestHandler(ElicitRequestSchema, answer);
     await client.connect(command === "--http"
       ? new StreamableHTTPClientTransport(new URL(args[0]))
+      : command === "--ws"
+      ? webSocketTransport(...args)
       : new StdioClientTransport({ command, args, env: process.env }));
     return { client, call: (name, params, options) => client.callTool({ name, arguments: params }, undefined, options) };
   }
