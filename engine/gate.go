@@ -155,7 +155,7 @@ func (e *Engine) decide(ctx context.Context, gate string, d Decision, at time.Ti
 			return fmt.Errorf("engine: a gate of type %s is not answered by %s", g.Type, d.Decision)
 		}
 		if g.Reason == ReasonUnknown && d.Decision == InputProvided && !slices.Contains(unknownAnswers(), string(d.Payload)) {
-			return errors.New("engine: the answer is repeat, skip or fail")
+			return errors.New("the answer is repeat, skip or fail")
 		}
 		person := d.Via == ViaConsole || d.Via == ViaCLI || d.Via == ViaCLINonInteractive
 		err = tx.QueryRowContext(ctx, `update runs set kept=kept or ?, seg=seg+(state='waiting'),

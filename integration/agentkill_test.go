@@ -217,8 +217,8 @@ func TestKillInFlight(t *testing.T) {
 			if !strings.Contains(listed, `"outcome_unknown"`) || !strings.Contains(listed, "note.sh") {
 				t.Errorf("gate list = %s, want the reason and the arguments", listed)
 			}
-			if out, stderr, code := p.cli(t, "gate", "answer", run, "--value", "perhaps", "--yes"); code == 0 {
-				t.Errorf("an answer that is none of the three was taken: %s%s", out, stderr)
+			if out, stderr, code := p.cli(t, "gate", "answer", run, "--value", "perhaps", "--yes"); code != 2 || !strings.Contains(stderr, "repeat|skip|fail") {
+				t.Errorf("an answer that is none of the three: exit %d, want 2 and the three: %s%s", code, out, stderr)
 			}
 			p.ok(t, "gate", "answer", run, "--value", answer, "--yes")
 			out, stderr, code := p.cli(t, "run", "--resume", run)

@@ -255,6 +255,9 @@ func gateCommand(gate *engine.Gate, several bool) string {
 	if gate.Type == "input" {
 		command = "relavium-serve gate answer " + gate.Run + " --value TEXT"
 	}
+	if gate.Reason == engine.ReasonUnknown {
+		command = "relavium-serve gate answer " + gate.Run + " --value repeat|skip|fail"
+	}
 	if several {
 		command += " --gate " + gate.ID
 	}

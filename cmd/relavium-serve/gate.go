@@ -221,6 +221,8 @@ func (a *app) decide(ctx context.Context, at *site, eng *engine.Engine, run stri
 		return invalid("", "--comment: longer than %d bytes", engine.MaxComment)
 	case len(d.Payload) > engine.MaxPayload:
 		return invalid("", "--value: longer than %d bytes", engine.MaxPayload)
+	case gate.Reason == engine.ReasonUnknown && !slices.Contains([]string{`"repeat"`, `"skip"`, `"fail"`}, string(d.Payload)):
+		return invalid(gateCommand(gate, false), "--value: this gate takes repeat, skip or fail")
 	}
 	if gate.Decision != "" {
 		return a.repeated(gate, &d, v.asJSON)
