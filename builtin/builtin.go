@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -221,11 +222,13 @@ type field struct {
 func object(fields ...field) (json.RawMessage, error) {
 	members := make([]workflows.Member, len(fields))
 	for i, f := range fields {
-		value, err := json.Marshal(f.value)
-		if err != nil {
+		var value bytes.Buffer
+		e := json.NewEncoder(&value)
+		e.SetEscapeHTML(false) // a model reads this as text
+		if err := e.Encode(f.value); err != nil {
 			return nil, fmt.Errorf("builtin: a result: %w", err)
 		}
-		members[i] = workflows.Member{Key: f.key, Value: value}
+		members[i] = workflows.Member{Key: f.key, Value: bytes.TrimRight(value.Bytes(), "\n")}
 	}
 	out := workflows.Object(members)
 	if len(out) > maxResult {

@@ -94,6 +94,21 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
+// TestReadFileMarkup reads what a model should see as it is in the file: it costs
+// tokens, and is compared with what the model writes.
+func TestReadFileMarkup(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	write(t, filepath.Join(s.root, "page.html"), "<a href='?x&y'>ß</a>\n")
+	res, err := s.tools.Call(t.Context(), s.request("read_file", map[string]any{"path": "page.html"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `{"content":"<a href='?x&y'>ß</a>\n",`; !strings.HasPrefix(res.Text, want) {
+		t.Errorf("result = %s, want it to begin with %s", res.Text, want)
+	}
+}
+
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
