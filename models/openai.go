@@ -25,8 +25,9 @@ type chat struct {
 	service  openai.ChatCompletionService
 	answers  *answers // of provider openai
 
-	mu    sync.Mutex
-	forms map[string]replyForm // by model, of an endpoint that refused a better one
+	mu       sync.Mutex
+	forms    map[string]replyForm // by model, of an endpoint that refused a better one
+	chatOnly bool                 // the endpoint has no Responses API
 }
 
 // A replyForm is how a reply by a schema is asked for.
@@ -55,8 +56,15 @@ func newOpenAI(provider, base string, own bool, client *http.Client) *chat {
 }
 
 func (c *chat) turn(ctx context.Context, req *agent.Request, a *assembly) error {
-	if c.answers != nil && effortOpenAI(req.Model).answers {
-		return c.answers.turn(ctx, req, a)
+	if c.answers != nil && effortOpenAI(req.Model).answers && !c.lacksAnswers() {
+		err := c.answers.turn(ctx, req, a)
+		if err == nil || c.own || a.streamed || !a.x.notFound() {
+			return err
+		}
+		c.mu.Lock()
+		c.chatOnly = true // an endpoint that speaks for OpenAI and has chat completions alone
+		c.mu.Unlock()
+		a.x.again()
 	}
 	form := c.form(req)
 	for {
@@ -70,6 +78,23 @@ func (c *chat) turn(ctx context.Context, req *agent.Request, a *assembly) error 
 		c.mu.Unlock()
 		a.x.again()
 	}
+}
+
+func (c *chat) lacksAnswers() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.chatOnly
+}
+
+// notFound tells whether a server has no such path. What answers in the API's own
+// error shape has the path and not the model.
+func (x *exchange) notFound() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if strings.Join(errorCode([]byte(x.said)).names, "") != "" {
+		return false
+	}
+	return x.status == http.StatusNotFound || x.status == http.StatusMethodNotAllowed || x.status == http.StatusNotImplemented
 }
 
 // form is how a reply by the request's schema is asked for first.

@@ -233,6 +233,27 @@ func TestServerWithoutSchemasIsAskedPlainly(t *testing.T) {
 	}
 }
 
+func TestServerWithoutResponsesIsAskedByChat(t *testing.T) {
+	t.Parallel()
+	v := byName("local")
+	v.model = "gpt-6-sol"
+	w := v.world(t, script(fakemodel.Turn{Text: "ok"}))
+	for i, want := range []string{"refused done", "refused done done"} { // the second knows
+		if turn, err := w.models.Turn(t.Context(), v.request("x"), nil); err != nil || text(turn) != "ok" {
+			t.Fatalf("Turn %d = %+v, %v", i, turn, err)
+		}
+		var got []string
+		for _, e := range w.fake.Entries() {
+			if e.Event == "end" {
+				got = append(got, e.Outcome)
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("outcomes after turn %d = %v, want %s", i, got, want)
+		}
+	}
+}
+
 func TestStops(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, v voice) {
