@@ -195,7 +195,7 @@ func (c *connection) connect(asked context.Context, r *run) error {
 		}
 		return startFault(asked, c.name, c.declared, err, c.started)
 	}
-	if err := c.discover(asked); err != nil {
+	if err := c.discover(asked, r.host.admissions); err != nil {
 		return startFault(asked, c.name, c.declared, err, c.started)
 	}
 	return r.host.pin(asked, c)
@@ -232,11 +232,11 @@ func isOld(err error) bool {
 }
 
 // discover walks the pages of tools/list.
-func (c *connection) discover(asked context.Context) error {
+func (c *connection) discover(asked context.Context, known *admissions) error {
 	since := time.Now()
 	ctx, stop := context.WithTimeoutCause(asked, discoveryLimit, errDiscoveryDeadline)
 	defer stop()
-	walk := newDiscovery(c.name, c.segment())
+	walk := newDiscovery(c.name, c.segment(), known)
 	at := ""
 	for {
 		raw, err := c.session.page(ctx, at)

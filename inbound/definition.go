@@ -133,12 +133,12 @@ func plainText(v json.RawMessage) (s string, ok bool) {
 }
 
 // admit makes a tool of a definition, or says why it is dropped.
-func (def *definition) admit(server, id string) (DiscoveredTool, *DroppedTool) {
+func (def *definition) admit(known *admissions, server, id string) (DiscoveredTool, *DroppedTool) {
 	description := strings.TrimSpace(text.Clean(def.description))
 	if len(description) > maxDescription {
 		return DiscoveredTool{}, dropped(DropDescription, "its description is more than 8 KiB")
 	}
-	admitted, report, err := schema.Admit(def.input)
+	admitted, report, err := known.admit(def.input)
 	if err != nil {
 		why := dropped(string(schema.Shape), "its inputSchema is not admitted")
 		if refused, ok := errors.AsType[*schema.RefusedError](err); ok {

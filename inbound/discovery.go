@@ -103,6 +103,7 @@ var errPage = errors.New("a page of tools/list is not as the protocol says")
 type discovery struct {
 	server  string
 	segment string // of tool names
+	known   *admissions
 	found   Discovered
 	taken   map[string]struct{} // namespaced names
 	cursors map[string]struct{}
@@ -112,9 +113,10 @@ type discovery struct {
 	unread  int  // tools beyond maxReceived
 }
 
-func newDiscovery(server, segment string) *discovery {
+// newDiscovery begins a walk. known may be nil.
+func newDiscovery(server, segment string, known *admissions) *discovery {
 	return &discovery{
-		server: server, segment: segment,
+		server: server, segment: segment, known: known,
 		taken: map[string]struct{}{}, cursors: map[string]struct{}{}, pages: map[[sha256.Size]byte]struct{}{},
 	}
 }
@@ -151,7 +153,7 @@ func (d *discovery) tools(listed json.RawMessage) error {
 	const some = 64
 	candidates := make([]candidate, 0, some)
 	settle := func() {
-		judge(d.server, candidates)
+		d.judge(candidates)
 		for i := range candidates {
 			d.take(&candidates[i])
 		}
@@ -330,14 +332,14 @@ func (d *discovery) read(raw json.RawMessage) candidate {
 }
 
 // judge admits what it can, all schemas side by side: they are most of the work.
-func judge(server string, candidates []candidate) {
+func (d *discovery) judge(candidates []candidate) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(candidates)) {
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(candidates)); i = next.Add(1) - 1 {
 				if c := &candidates[i]; c.refused == nil {
-					c.tool, c.refused = c.admit(server, c.id)
+					c.tool, c.refused = c.admit(d.known, d.server, c.id)
 				}
 			}
 		})

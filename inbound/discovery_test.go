@@ -70,7 +70,7 @@ func TestRealServers(t *testing.T) {
 			t.Fatalf("%s is no list of pages", file)
 		}
 		server, _, _ := strings.Cut(filepath.Base(file), "@")
-		d := newDiscovery(server, server)
+		d := newDiscovery(server, server, nil)
 		received := 0
 		for _, page := range pages {
 			if _, _, err := d.page(page); err != nil {
@@ -100,7 +100,7 @@ func TestRealServers(t *testing.T) {
 
 func TestDiscoverOne(t *testing.T) {
 	t.Parallel()
-	got := walk(t, newDiscovery("git hub", "git_hub"), onePage(`{"name":"get_issue","title":"Get\u0007 it","icons":[{"src":"http://x"}],"_meta":{"a":1},`+
+	got := walk(t, newDiscovery("git hub", "git_hub", nil), onePage(`{"name":"get_issue","title":"Get\u0007 it","icons":[{"src":"http://x"}],"_meta":{"a":1},`+
 		`"description":" Gets\u001b[31m it.\u202e\r\nWell.\n","inputSchema":{"type":"object","description":"x\u200by","x-y":1},`+
 		`"outputSchema":{"type":"object"},"annotations":{"readOnlyHint":true,"destructiveHint":false,"title":"T"}}`))
 	if len(got.Tools) != 1 {
@@ -169,7 +169,7 @@ func TestDropOne(t *testing.T) {
 	}
 	tools = append(tools, good("last"), `{"name":"nulls","description":null,"title":null,"outputSchema":null,"annotations":null,"inputSchema":{}}`,
 		`{"name":"`+strings.Repeat("i", 58)+`","inputSchema":{}}`)
-	got := walk(t, newDiscovery("s", "s"), onePage(tools...))
+	got := walk(t, newDiscovery("s", "s", nil), onePage(tools...))
 	if diff := cmp.Diff([]string{"first", "last", "nulls", strings.Repeat("i", 58)}, names(got)); diff != "" {
 		t.Errorf("admitted (-want +got):\n%s", diff)
 	}
@@ -191,14 +191,14 @@ func TestDiscoveryBounds(t *testing.T) {
 	}
 	t.Run("description", func(t *testing.T) {
 		t.Parallel()
-		got := walk(t, newDiscovery("s", "s"), onePage(tool("at", strings.Repeat("é", 4096)+"\u202e"), tool("over", strings.Repeat("é", 4096)+"a")))
+		got := walk(t, newDiscovery("s", "s", nil), onePage(tool("at", strings.Repeat("é", 4096)+"\u202e"), tool("over", strings.Repeat("é", 4096)+"a")))
 		if diff := cmp.Diff([]string{"over=description_size"}, reasons(got)); diff != "" || len(got.Tools) != 1 {
 			t.Errorf("%d admitted, dropped (-want +got):\n%s", len(got.Tools), diff)
 		}
 	})
 	t.Run("tools", func(t *testing.T) {
 		t.Parallel()
-		d := newDiscovery("s", "s")
+		d := newDiscovery("s", "s", nil)
 		for page := range 3 {
 			var tools []string
 			for i := range 100 {
@@ -219,7 +219,7 @@ func TestDiscoveryBounds(t *testing.T) {
 		t.Parallel()
 		// 128 tools of 8 KiB each with their names and schemas make 1 MiB.
 		for over := range 2 {
-			d := newDiscovery("s", "s")
+			d := newDiscovery("s", "s", nil)
 			var tools []string
 			for i := range 128 {
 				name := fmt.Sprintf("t%03d", i)
@@ -235,14 +235,14 @@ func TestDiscoveryBounds(t *testing.T) {
 	})
 	t.Run("spent by dropped tools", func(t *testing.T) {
 		t.Parallel()
-		got := walk(t, newDiscovery("s", "s"), onePage(`{"name":"big","description":"`+strings.Repeat("a", 1<<20)+`","inputSchema":{}}`, tool("small", "")))
+		got := walk(t, newDiscovery("s", "s", nil), onePage(`{"name":"big","description":"`+strings.Repeat("a", 1<<20)+`","inputSchema":{}}`, tool("small", "")))
 		if diff := cmp.Diff([]string{"big=discovery_size", "small=discovery_size"}, reasons(got)); diff != "" {
 			t.Errorf("dropped (-want +got):\n%s", diff)
 		}
 	})
 	t.Run("reports", func(t *testing.T) {
 		t.Parallel()
-		got := walk(t, newDiscovery("s", "s"), onePage(slices.Repeat([]string{"1"}, 5000)...))
+		got := walk(t, newDiscovery("s", "s", nil), onePage(slices.Repeat([]string{"1"}, 5000)...))
 		if len(got.Dropped) != maxReported || got.Received != 4096 ||
 			!cmp.Equal(got.Notes, []string{"3096 more tools are dropped", "more than 4096 tools are listed: 904 are not looked at"}) {
 			t.Errorf("%d dropped of %d, notes %q", len(got.Dropped), got.Received, got.Notes)
@@ -268,7 +268,7 @@ func TestDiscoveryMemory(t *testing.T) { // not parallel: it measures the heap
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		d := newDiscovery("s", "s")
+		d := newDiscovery("s", "s", nil)
 		_, _, err := d.page(page)
 		got := d.finish()
 		runtime.ReadMemStats(&after)
@@ -306,13 +306,13 @@ func TestCursors(t *testing.T) {
 		"cursor 8 KiB":  {[]string{page(0, strings.Repeat("a", 8<<10)), onePage()}, 1, 2, ""},
 		"other members": {[]string{`{"Tools":[],"tools":[` + tool(0) + `],"NextCursor":"a","ttlMs":1}`, "x"}, 1, 1, ""},
 	} {
-		got := walk(t, newDiscovery("s", "s"), c.pages...)
+		got := walk(t, newDiscovery("s", "s", nil), c.pages...)
 		note := strings.Join(got.Notes, "\n")
 		if len(got.Tools) != c.tools || got.Pages != c.lastPage || note != c.note {
 			t.Errorf("%s: %d tools, %d pages, note %q, want %d, %d, %q", name, len(got.Tools), got.Pages, note, c.tools, c.lastPage, c.note)
 		}
 	}
-	d := newDiscovery("s", "s")
+	d := newDiscovery("s", "s", nil)
 	pages := 0
 	for more := true; more; pages++ {
 		var err error
@@ -340,7 +340,7 @@ func TestBadPages(t *testing.T) {
 		`{"tools":[],"nextCursor":"` + "\xff" + `"}`:     "nextCursor is not a text",
 		`{"tools":[],"nextCursor":"a","nextCursor":"b"}`: "nextCursor twice",
 	} {
-		_, more, err := newDiscovery("s", "s").page(json.RawMessage(page))
+		_, more, err := newDiscovery("s", "s", nil).page(json.RawMessage(page))
 		if err == nil || more || err.Error() != errPage.Error()+": "+want {
 			t.Errorf("page(%s) = %t, %v, want %q", page, more, err, want)
 		}
@@ -352,7 +352,7 @@ func TestSetDigest(t *testing.T) {
 	t.Parallel()
 	a, b := `{"name":"a","inputSchema":{"type":"object","title":"x"}}`, `{"name":"b","inputSchema":{}}`
 	digest := func(tools ...string) string {
-		d := walk(t, newDiscovery("s", "s"), onePage(tools...))
+		d := walk(t, newDiscovery("s", "s", nil), onePage(tools...))
 		return d.Digest()
 	}
 	base := digest(a, b)
@@ -383,7 +383,7 @@ func FuzzPage(f *testing.F) {
 	f.Add([]byte(`{"tools":[{"name":"a","description":"b","inputSchema":{"type":"object"}}],"nextCursor":"c"}`))
 	f.Add([]byte(`{"tools":[{"name":"a","annotations":{"readOnlyHint":true},"inputSchema":{}},7,{}]}`))
 	f.Fuzz(func(t *testing.T, page []byte) {
-		d := newDiscovery("s", "s")
+		d := newDiscovery("s", "s", nil)
 		if _, _, err := d.page(page); err != nil {
 			return
 		}
@@ -415,12 +415,16 @@ func BenchmarkDiscovery(b *testing.B) {
 			i, strings.Repeat("What it does, in words. ", 60), strings.Repeat(`"p":{"type":"string","description":"a part of it, at most 20 of these"},`, 1)+manyProperties(25)))
 	}
 	page := json.RawMessage(onePage(tools...))
-	b.SetBytes(int64(len(page)))
-	for b.Loop() {
-		d := newDiscovery("s", "s")
-		if _, _, err := d.page(page); err != nil || len(d.found.Tools) != 256 {
-			b.Fatalf("%v, dropped %v", err, d.found.Dropped[:min(3, len(d.found.Dropped))])
-		}
+	for name, known := range map[string]*admissions{"first": nil, "again": newAdmissions()} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(page)))
+			for b.Loop() {
+				d := newDiscovery("s", "s", known)
+				if _, _, err := d.page(page); err != nil || len(d.found.Tools) != 256 {
+					b.Fatalf("%v, dropped %v", err, d.found.Dropped[:min(3, len(d.found.Dropped))])
+				}
+			}
+		})
 	}
 }
 

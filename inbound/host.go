@@ -94,6 +94,7 @@ type Host struct {
 	registered map[string]Registration
 	client     mcp.Implementation
 	starts     *starts
+	admissions *admissions
 	wires      func(d *declared, to *peer) (wire, error) // tests only: instead of a start or a dial
 
 	mu     sync.Mutex
@@ -127,7 +128,7 @@ func New(opt Options) (*Host, error) {
 	h := &Host{
 		opt: opt, registered: make(map[string]Registration, len(opt.Registrations)),
 		client: mcp.Implementation{Name: opt.Name, Version: opt.Version},
-		starts: newStarts(opt.Now), runs: make(map[string]*run), idle: make(chan struct{}),
+		starts: newStarts(opt.Now), admissions: newAdmissions(), runs: make(map[string]*run), idle: make(chan struct{}),
 	}
 	for _, r := range opt.Registrations {
 		if _, twice := h.registered[r.Name]; twice {

@@ -38,7 +38,7 @@ func offers(t *testing.T, tools ...string) *Discovered {
 		name, description, _ := strings.Cut(tool, "=")
 		list = append(list, fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object"}}`, name, description))
 	}
-	d := walk(t, newDiscovery("s", "s"), onePage(list...))
+	d := walk(t, newDiscovery("s", "s", nil), onePage(list...))
 	return &d
 }
 
@@ -313,8 +313,8 @@ func TestPinsSideBySide(t *testing.T) {
 
 func TestPinLines(t *testing.T) {
 	t.Parallel()
-	before := walk(t, newDiscovery("s", "s"), onePage(`{"name":"a","description":"one\ntwo\nthree","inputSchema":{"properties":{"x":{"type":"string"}}}}`))
-	after := walk(t, newDiscovery("s", "s"), onePage(`{"name":"a","description":"one\ntwo\u200b \u001b[31mit\nthree","inputSchema":{"properties":{"x":{"type":"number"}}}}`))
+	before := walk(t, newDiscovery("s", "s", nil), onePage(`{"name":"a","description":"one\ntwo\nthree","inputSchema":{"properties":{"x":{"type":"string"}}}}`))
+	after := walk(t, newDiscovery("s", "s", nil), onePage(`{"name":"a","description":"one\ntwo\u200b \u001b[31mit\nthree","inputSchema":{"properties":{"x":{"type":"number"}}}}`))
 	change := PinChange{
 		Changed: []ToolChange{{Name: "a", Before: before.Tools[0].Definition, After: after.Tools[0].Definition}},
 		Added:   []string{"n\u202e"}, Gone: []string{"g"}, Reordered: true,
