@@ -107,6 +107,9 @@ func TestAgentUsesServer(t *testing.T) {
 	if !strings.Contains(strings.Join(got.progressText(), "\n"), "mcp_shelf_read_text_file") {
 		t.Errorf("progress %q says nothing of the tool", got.progressText())
 	}
+	if log := p.ok(t, "audit", "--json"); !strings.Contains(log, `"server.started"`) || !strings.Contains(log, digest) {
+		t.Errorf("the audit log says nothing of the program and its consent: %s", log)
+	}
 	var asked string
 	for _, e := range fake.Entries() {
 		if e.Event == "request" && e.Turn == 1 {

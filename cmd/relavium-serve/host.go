@@ -96,8 +96,23 @@ func (a *app) hostOptions(at *site, children *child.Table) (inbound.Options, err
 		Repeatable: at.Host.Repeatable,
 		KeepParked: at.Host.KeepParked.value(0),
 		Ask:        func(ctx context.Context, u inbound.Unapproved) error { return a.askConsent(ctx, at, grants, &u) },
+		Started:    at.recordStart,
 		Log:        at.log,
 	}, nil
+}
+
+// recordStart writes to the audit log that a program was started, and by which consent.
+func (at *site) recordStart(ctx context.Context, s inbound.Started) {
+	eng := at.store.Load()
+	if eng == nil {
+		return // mcp inspect and call have no run store
+	}
+	entry := engine.AuditEntry{
+		Principal: engine.Principal(s.Principal), Via: "host", Action: "server.started", Run: s.Run, Consent: s.Digest, What: s.Server,
+	}
+	if err := eng.Record(context.WithoutCancel(ctx), entry); err != nil {
+		at.log.WarnContext(ctx, "not in the audit log", "action", entry.Action, "run", s.Run, "error", err)
+	}
 }
 
 // askConsent asks the person at the terminal about one program and records a yes.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/secrets"
 )
 
@@ -92,8 +93,9 @@ type site struct {
 	known   *known
 
 	spawning spawning
-	agents   *agents  // of a process that executes runs
-	metrics  *metrics // nil counts nothing
+	agents   *agents                        // of a process that executes runs
+	metrics  *metrics                       // nil counts nothing
+	store    *atomic.Pointer[engine.Engine] // once it is open, of a process that executes runs
 }
 
 // open resolves place and settings for a command whose logs are shown from
@@ -122,5 +124,5 @@ func (a *app) open(fallback slog.Level) (*site, error) {
 			loaded.add(nil, path)
 		}
 	}
-	return &site{place: p, settings: merged, log: a.logger(level), secrets: kept, known: loaded, spawning: spawning{ask: new(atomic.Bool)}}, nil
+	return &site{place: p, settings: merged, log: a.logger(level), secrets: kept, known: loaded, spawning: spawning{ask: new(atomic.Bool)}, store: new(atomic.Pointer[engine.Engine])}, nil
 }

@@ -60,6 +60,7 @@ func (a *app) openStore(ctx context.Context, at *site, executor bool, projects .
 		return nil, err
 	}
 	if executor {
+		at.store.Store(eng)
 		if err := g.sweep(ctx, eng); err != nil {
 			at.log.WarnContext(ctx, "folders of ended runs are left", "error", err)
 		}
