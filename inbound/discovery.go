@@ -234,11 +234,11 @@ func pickedName(quoted []byte, names []string) string {
 		}
 		return ""
 	}
-	var text string
-	if len(quoted) > 200 || json.Unmarshal(quoted, &text) != nil || !slices.Contains(names, text) {
+	var name string
+	if len(quoted) > 200 || json.Unmarshal(quoted, &name) != nil || !slices.Contains(names, name) {
 		return ""
 	}
-	return text
+	return name
 }
 
 // splitPage reads the members of a page that matter: by their exact names, each
