@@ -220,13 +220,18 @@ func TestJSON(t *testing.T) {
 func TestReferences(t *testing.T) {
 	t.Parallel()
 	for schema, ok := range map[string]bool{
-		`{"definitions":{"a<b>":{"type":"string"}},"properties":{"x":{"$ref":"#/definitions/a%3Cb%3E"}}}`:                         true,
-		`{"$defs":{"a/b":{"type":"string"}},"properties":{"x":{"$ref":"#/$defs/a~1b"}}}`:                                          true,
-		`{"properties":{"x":{"anyOf":[{"type":"string"}]},"y":{"$ref":"#/properties/x/anyOf/0"}}}`:                                true,
-		`{"properties":{"x":{"const":{}},"y":{"$ref":"#/properties/x/const"}}}`:                                                   false,
-		`{"properties":{"x":{},"y":{"$ref":"#/properties/x/anyOf/00"}}}`:                                                          false,
-		`{"properties":{"x":{"$ref":"#/properties/y"},"y":{"$ref":"#/properties/x"}}}`:                                            false,
-		`{"properties":{"x":{"$ref":7}}}`:                                                                                         false,
+		`{"definitions":{"a<b>":{"type":"string"}},"properties":{"x":{"$ref":"#/definitions/a%3Cb%3E"}}}`:                                                                            true,
+		`{"$schema":"http://json-schema.org/draft-07/schema#","$defs":{"a":{"type":"string"}},"properties":{"x":{"$ref":"#/$defs/a"}}}`:                                              true,
+		`{"$schema":"http://json-schema.org/draft-07/schema#","definitions":{"a":{"dependencies":{"q":["r"]},"type":"string"}},"properties":{"x":{"$ref":"#/definitions/a"}}}`:       true,
+		`{"$schema":"https://json-schema.org/draft-07/schema","properties":{"x":{"items":[true],"additionalItems":false,"type":"array"}}}`:                                           true,
+		`{"$schema":"http://json-schema.org/draft-06/schema#","properties":{"x":{"exclusiveMinimum":1,"allOf":[{"$ref":"#/definitions/s"}]}},"definitions":{"s":{"type":"string"}}}`: true,
+		`{"$schema":"https://json-schema.org/draft/2019-09/schema","properties":{"x":{"$ref":"#/$defs/a","minLength":9}},"$defs":{"a":{}},"unevaluatedProperties":false}`:            true,
+		`{"$defs":{"a/b":{"type":"string"}},"properties":{"x":{"$ref":"#/$defs/a~1b"}}}`:                                                                                             true,
+		`{"properties":{"x":{"anyOf":[{"type":"string"}]},"y":{"$ref":"#/properties/x/anyOf/0"}}}`:                                                                                   true,
+		`{"properties":{"x":{"const":{}},"y":{"$ref":"#/properties/x/const"}}}`:                                                                                                      false,
+		`{"properties":{"x":{},"y":{"$ref":"#/properties/x/anyOf/00"}}}`:                                                                                                             false,
+		`{"properties":{"x":{"$ref":"#/properties/y"},"y":{"$ref":"#/properties/x"}}}`:                                                                                               false,
+		`{"properties":{"x":{"$ref":7}}}`: false,
 		`{"$id":"http://json-schema.org/draft-07/schema","properties":{"x":{"$ref":"#/$defs/a"}},"$defs":{"a":{"type":"strng"}}}`: false,
 	} {
 		s, _, err := Admit(json.RawMessage(schema))
