@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -57,6 +58,39 @@ func TestSlowStart(t *testing.T) {
 		w.mustOpen(t, flow(stdioRef("s")))
 		w.shutdown(t)
 	})
+}
+
+// How long a start may take, and what is said when that is not enough (case T15).
+func TestStartDelays(t *testing.T) {
+	for _, test := range []struct {
+		delay, limit time.Duration
+		fits         bool
+	}{
+		{45 * time.Second, 0, true}, {130 * time.Second, 0, false}, {130 * time.Second, 200 * time.Second, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer()
+			s.before = func() { time.Sleep(test.delay) } //nolint:forbidigo // in a bubble
+			w := newWorld(t, map[string]*server{"s": s}, nil)
+			ref := stdioRef("s")
+			ref.ConnectTimeout = test.limit
+			err := w.open(t, flow(ref))
+			if test.fits {
+				if err != nil {
+					t.Errorf("Open() with a delay of %v = %v", test.delay, err)
+				}
+			} else {
+				f := wantFault(t, err, workflows.ToolUnavailable, ReasonConnect, false)
+				for _, part := range []string{"first start may download", "connect_timeout_ms"} {
+					if !strings.Contains(f.Message, part) {
+						t.Errorf("message = %q, want %q in it", f.Message, part)
+					}
+				}
+			}
+			time.Sleep(20 * time.Second) //nolint:forbidigo // in a bubble: until the program has ended, too
+			w.shutdown(t)
+		})
+	}
 }
 
 func TestDiscoveryDeadline(t *testing.T) {

@@ -358,7 +358,8 @@ func TestLies(t *testing.T) {
 		{"tools/list", `"result":{"tools":[]}`, "", 0},
 		{"tools/list", `"result":{"tools":[1,"a",null,[],{},{"name":5},{"name":""},{"name":"a"},{"name":"b","inputSchema":[]},` +
 			`{"name":"c","inputSchema":{"type":"string"}},{"name":"d\n","inputSchema":{"type":"object"}},{"Name":"e","inputSchema":{"type":"object"}},` +
-			`{"name":"f","inputSchema":{"type":"object"},"annotations":5,"icons":"x","_meta":1,"title":[],"execution":{"taskSupport":"required"}},` + echoTool + `]}`, "", 2},
+			`{"name":"f","inputSchema":{"type":"object"},"annotations":5,"icons":"x","_meta":1,"title":[],"execution":5},` +
+			`{"name":"g","inputSchema":{"type":"object"},"execution":{"taskSupport":"required"}},` + echoTool + `]}`, "", 2},
 	}
 	for _, test := range tests {
 		t.Run(test.method+" "+test.answer[:min(len(test.answer), 60)], func(t *testing.T) {

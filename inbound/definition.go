@@ -27,7 +27,7 @@ type definition struct {
 // members that nobody knows) plays no part. The definition holds what could be
 // read also when it is dropped.
 func readDefinition(raw json.RawMessage) (def definition, refused *DroppedTool) {
-	fields, twice, ok := pick(raw, "name", "title", "description", "inputSchema", "outputSchema", "annotations")
+	fields, twice, ok := pick(raw, "name", "title", "description", "inputSchema", "outputSchema", "annotations", "execution")
 	def.bytes = max(spent(fields), 1)
 	switch {
 	case !ok:
@@ -57,7 +57,12 @@ func readDefinition(raw json.RawMessage) (def definition, refused *DroppedTool) 
 			def.name, _ = plainText(compact)
 		}
 	}
-	return def, def.read(sent)
+	refused = def.read(sent)
+	if refused == nil && textOf(member(fields["execution"], "taskSupport")) == "required" {
+		// "If taskSupport is "required" … clients MUST invoke the tool as a task" (2025-11-25, Tasks).
+		refused = dropped(DropTask, "it can only be called as a task, which this client does not do")
+	}
+	return def, refused
 }
 
 // spent is what a tool costs that is not read any further.

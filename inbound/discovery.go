@@ -40,8 +40,9 @@ const (
 	DropName        = "tool_name"     // not a name that models can call
 	DropCollision   = "name_collision"
 	DropDescription = "description_size"
-	DropPayload     = "discovery_size"  // 1 MiB is spent
-	DropCount       = "too_many_tools"  // 256 are admitted
+	DropPayload     = "discovery_size" // 1 MiB is spent
+	DropCount       = "too_many_tools" // 256 are admitted
+	DropTask        = "task_required"
 	DropNew         = "not_approved"    // new since the definitions were pinned
 	DropAllowlist   = "not_allowlisted" // for one agent
 	DropAbsent      = "not_offered"     // an allowlist names it

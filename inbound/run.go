@@ -110,7 +110,7 @@ func (r *run) cancelledOr(ctx context.Context, err error) error {
 	}
 	f := &workflows.ToolError{Fault: workflows.ToolCancelled, Reason: ReasonCancelled, Message: "the start was cancelled", Err: err}
 	if !cancelled(ctx) {
-		f.Fault, f.Reason, f.Message = workflows.ToolUnavailable, ReasonConsent, "the grants could not be read"
+		f.Fault, f.Reason, f.Message = workflows.ToolUnavailable, ReasonDeadline, "the time of the call ended before its servers were approved"
 	}
 	return f
 }

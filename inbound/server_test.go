@@ -29,6 +29,7 @@ type server struct {
 	slow   time.Duration
 	ended  chan struct{} // its process ends only when this is closed, if not nil
 	ending func()        // called when its process is to end
+	before func()        // called before it reads anything
 
 	mu   sync.Mutex
 	got  []string // method and id or requestId
@@ -177,6 +178,9 @@ func (s *server) dialed(p *peer) wire {
 	s.mu.Unlock()
 	go func() {
 		defer close(over)
+		if s.before != nil {
+			s.before()
+		}
 		s.serve(inR, outW)
 		if s.ended != nil {
 			<-s.ended

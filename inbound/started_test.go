@@ -22,7 +22,7 @@ func TestStarted(t *testing.T) {
 		opt.Started = func(_ context.Context, s Started) { told = append(told, s) }
 		opt.Granted = func(context.Context, string) error { return granted }
 	})
-	ref := workflows.ServerRef{ID: "s", Transport: "stdio", Command: "/bin/sleep", Args: []string{"60"}, ConnectTimeout: 200 * time.Millisecond}
+	ref := workflows.ServerRef{ID: "s", Transport: "stdio", Command: "/bin/sleep", Args: []string{"60"}, ConnectTimeout: 5 * time.Second}
 	if w.open(t, flow(ref)) == nil {
 		t.Error("a sleeper was connected")
 	}

@@ -162,6 +162,11 @@ func TestRealServersOverStdio(t *testing.T) {
 			}
 			w := workflow(server)
 			tools := open(t, host, w)
+			for _, drop := range host.Reports(t.Name())[0].Dropped {
+				if test.name != "everything" || drop.Name != "simulate-research-query" || drop.Reason != inbound.DropTask {
+					t.Errorf("dropped %+v, want nothing but what can be called as a task only", drop)
+				}
+			}
 			if len(tools) < test.tools {
 				t.Errorf("%d tools, want at least %d", len(tools), test.tools)
 			}
