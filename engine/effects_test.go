@@ -414,3 +414,51 @@ func TestDifferentRequestAtTheSamePlace(t *testing.T) {
 		t.Errorf("error %+v, want internal with a correlation id", f)
 	}
 }
+
+// TestLongStream has a model say twenty thousand tokens in ten turns. What is stored
+// does not stay in memory, and whoever reads late reads all of it.
+func TestLongStream(t *testing.T) {
+	t.Parallel()
+	const turns, tokens = 10, 2000
+	most := 0
+	var e *engine.Engine
+	agent := agentFunc(func(ctx context.Context, call engine.AgentCall) (engine.AgentResult, error) {
+		for n := range turns {
+			_, err := call.Do(ctx, turn(n, 0), func(context.Context, string) (engine.EffectResult, error) {
+				for range tokens {
+					call.Emit(engine.Event{Type: engine.AgentToken, Token: "x", Model: "m-1"})
+				}
+				return engine.EffectResult{Value: json.RawMessage("1")}, nil
+			})
+			if err != nil {
+				return engine.AgentResult{}, err
+			}
+			most = max(most, e.Streamed(call.Run))
+		}
+		return engine.AgentResult{Output: json.RawMessage("1")}, nil
+	})
+	e = open(t, storePath(t), func(o *engine.Options) { o.Agent = agent })
+	started, err := e.Start(t.Context(), request(t, parse(t, fmt.Sprintf(oneAgent, "", "")), `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := follow(t, e, started.Run)
+	again := follow(t, e, started.Run)
+	for _, all := range [][]engine.Event{events, again} {
+		count := 0
+		for i, ev := range all {
+			if ev.N != int64(i) {
+				t.Fatalf("event %d has number %d", i, ev.N)
+			}
+			if ev.Type == engine.AgentToken {
+				count++
+			}
+		}
+		if want := turns * (tokens + 1); count != want {
+			t.Errorf("%d tokens, want %d", count, want)
+		}
+	}
+	if most > 3*tokens {
+		t.Errorf("%d events of the run were in memory, want few more than those of a turn", most)
+	}
+}

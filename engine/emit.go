@@ -88,6 +88,7 @@ func (r *recorder) commit(ctx context.Context, row func(tx *sql.Tx, last int64) 
 	r.stream.mu.Lock()
 	defer r.stream.mu.Unlock()
 	r.stream.append(events...)
+	r.stream.shorten()
 	r.observe(events)
 	return nil
 }

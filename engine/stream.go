@@ -60,6 +60,19 @@ func (s *stream) trim() {
 	s.base, s.events = s.next(), nil
 }
 
+// shorten forgets the oldest of events that are all in the store, where there are
+// many: a model may stream for hours. Who has not read them reads the store. s.mu is held.
+func (s *stream) shorten() {
+	if over := len(s.events) - maxStream; over > 0 {
+		over += maxStream / 2
+		s.base += int64(over)
+		s.events = append([]Event(nil), s.events[over:]...)
+	}
+}
+
+// maxStream bounds the stored events of a run that are kept in memory.
+const maxStream = 2048
+
 // stream returns the run's stream, made if there is none, and holds it until release.
 func (e *Engine) stream(run string, next int64) *stream {
 	e.mu.Lock()

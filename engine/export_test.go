@@ -1,0 +1,14 @@
+package engine
+
+// Streamed returns how many events of a run are in memory.
+func (e *Engine) Streamed(run string) int {
+	e.mu.Lock()
+	s := e.streams[run]
+	e.mu.Unlock()
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.events)
+}
