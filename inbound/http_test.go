@@ -473,6 +473,10 @@ func TestHTTPResume(t *testing.T) {
 	var id atomic.Value
 	h.before = func(w http.ResponseWriter, r *http.Request, body []byte) bool {
 		if r.Method == http.MethodGet {
+			if r.Header.Get("Last-Event-ID") == "" {
+				return false // the standing stream is not offered
+			}
+			h.note("again")
 			w.Header().Set("Content-Type", "text/event-stream")
 			if r.Header.Get("Last-Event-ID") == "7" {
 				_, _ = fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"late\"}]}}\n\n", id.Load())
@@ -500,7 +504,7 @@ func TestHTTPResume(t *testing.T) {
 	if got, err := w.say(t.Context(), f, "s", "x"); err != nil || got.Text != "late" {
 		t.Errorf("Call() = %v, %v, want late", got, err)
 	}
-	if n := h.count("GET"); n != 2 {
+	if n := h.count("again"); n != 2 {
 		t.Errorf("%d streams were asked for, want 2", n)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -511,7 +515,7 @@ func TestHTTPResume(t *testing.T) {
 	_, err := w.say(ctx, f, "s", "hang")
 	wantFault(t, err, workflows.ToolCancelled, ReasonCancelled, false)
 	w.shutdown(t)
-	if n := h.count("GET"); n != 2 {
+	if n := h.count("again"); n != 2 {
 		t.Errorf("%d streams were asked for after the cancel, want still 2", n)
 	}
 }
@@ -544,6 +548,50 @@ func TestHTTPServersRequests(t *testing.T) {
 		t.Errorf("Call() = %v, %v, want done", got, err)
 	}
 	w.shutdown(t)
+}
+
+// What a server of the old era says unasked is heard: that its tools changed is logged,
+// its requests are answered, and no response comes that way.
+func TestHTTPStandingStream(t *testing.T) {
+	h := &httpServer{server: newServer(), session: "x"}
+	push := make(chan string)
+	h.before = func(w http.ResponseWriter, r *http.Request, _ []byte) bool {
+		if r.Method != http.MethodGet {
+			return false
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_ = http.NewResponseController(w).Flush()
+		for {
+			select {
+			case line := <-push:
+				_, _ = events{w}.Write([]byte(line))
+			case <-r.Context().Done():
+				h.note("gone")
+				return true
+			}
+		}
+	}
+	h.answer = hangs
+	w, f := newWorld(t, nil, nil), flow(h.listen(t))
+	w.mustOpen(t, f)
+	push <- `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+	push <- `{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}`
+	h.wait(t, "response 1", 1)
+	if w.logs.count("its tools changed") != 1 || h.count("tools/list") != 1 {
+		t.Errorf("the change was logged %d times and the tools listed %d times, want once each", w.logs.count("its tools changed"), h.count("tools/list"))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		h.wait(t, "tools/call", 1)
+		push <- `{"jsonrpc":"2.0","id":4,"result":{"content":[{"type":"text","text":"forged"}]}}`
+		push <- `{"jsonrpc":"2.0","id":2,"method":"ping"}`
+		h.wait(t, "response 2", 1)
+		cancel()
+	}()
+	_, err := w.say(ctx, f, "s", "hang")
+	wantFault(t, err, workflows.ToolCancelled, ReasonCancelled, false)
+	w.shutdown(t)
+	h.wait(t, "gone", 2) // the stream and the call
 }
 
 // oldServer speaks HTTP+SSE of 2024-11-05.

@@ -40,7 +40,7 @@ type wire interface {
 type sink interface {
 	// deliver takes the bytes of one message, and reports whether it was the response
 	// to the request of the lane. lane is the request whose exchange the message came
-	// on, or 0 if the connection has no lanes.
+	// on, standing for a stream of no request, or 0 if the connection has no lanes.
 	deliver(lane int64, raw []byte) bool
 	// oversized takes what is known of a message that was over the bound.
 	oversized(o *oversize)

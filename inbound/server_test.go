@@ -239,13 +239,13 @@ func (l *logLines) count(part string) int {
 }
 
 // newWorld makes a host; with servers, by id, it starts and dials nothing but them.
-func newWorld(t testing.TB, servers map[string]*server, change func(*Options)) *world {
-	t.Helper()
+func newWorld(tb testing.TB, servers map[string]*server, change func(*Options)) *world {
+	tb.Helper()
 	w := &world{children: child.NewTable(child.TableOptions{
 		Ladder: child.Ladder{Stdin: 100 * time.Millisecond, Term: 100 * time.Millisecond, Kill: 30 * time.Second},
 	}), logs: &logLines{}}
 	opt := Options{
-		Name: "test-client", Version: "1", Home: t.TempDir(), Children: w.children,
+		Name: "test-client", Version: "1", Home: tb.TempDir(), Children: w.children,
 		Getenv:  func(string) string { return "/usr/bin:/bin" },
 		Granted: func(context.Context, string) error { return nil },
 		Log:     slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelInfo})),
@@ -255,7 +255,7 @@ func newWorld(t testing.TB, servers map[string]*server, change func(*Options)) *
 	}
 	host, err := New(opt)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	w.Host = host
 	if servers != nil {
@@ -265,15 +265,15 @@ func newWorld(t testing.TB, servers map[string]*server, change func(*Options)) *
 }
 
 // shutdown ends the world and tells if anything is left.
-func (w *world) shutdown(t testing.TB) {
-	t.Helper()
-	ctx, stop := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+func (w *world) shutdown(tb testing.TB) {
+	tb.Helper()
+	ctx, stop := context.WithTimeout(context.WithoutCancel(tb.Context()), 30*time.Second)
 	defer stop()
 	if err := w.Shutdown(ctx); err != nil {
-		t.Errorf("Shutdown() = %v", err)
+		tb.Errorf("Shutdown() = %v", err)
 	}
 	if err := w.children.Close(ctx); err != nil {
-		t.Errorf("children.Close() = %v", err)
+		tb.Errorf("children.Close() = %v", err)
 	}
 }
 
@@ -291,15 +291,15 @@ func flow(servers ...workflows.ServerRef) *workflows.Workflow {
 	}
 }
 
-func (w *world) open(t testing.TB, f *workflows.Workflow) error {
-	t.Helper()
-	return w.Open(t.Context(), Run{ID: "r", Workflow: f, Principal: "local", Root: t.TempDir()})
+func (w *world) open(tb testing.TB, f *workflows.Workflow) error {
+	tb.Helper()
+	return w.Open(tb.Context(), Run{ID: "r", Workflow: f, Principal: "local", Root: tb.TempDir()})
 }
 
-func (w *world) mustOpen(t testing.TB, f *workflows.Workflow) {
-	t.Helper()
-	if err := w.open(t, f); err != nil {
-		t.Fatalf("Open() = %v", err)
+func (w *world) mustOpen(tb testing.TB, f *workflows.Workflow) {
+	tb.Helper()
+	if err := w.open(tb, f); err != nil {
+		tb.Fatalf("Open() = %v", err)
 	}
 }
 

@@ -150,7 +150,11 @@ func (s *session) initialize(ctx context.Context) error {
 	s.use(version)
 	s.tools = member(member(out.result, "capabilities"), "tools") != nil
 	s.named = implementation(member(out.result, "serverInfo"))
-	return s.peer.tell(ctx, "notifications/initialized", nil)
+	if err := s.peer.tell(ctx, "notifications/initialized", nil); err != nil {
+		return err
+	}
+	s.peer.listen(ctx)
+	return nil
 }
 
 func implementation(raw json.RawMessage) mcp.Implementation {

@@ -28,47 +28,47 @@ func TestMain(m *testing.M) {
 }
 
 // script returns the path of a server's program below node_modules, or skips.
-func script(t testing.TB, path string) string {
-	t.Helper()
+func script(tb testing.TB, path string) string {
+	tb.Helper()
 	full, err := filepath.Abs(filepath.Join("node_modules", path))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if _, err := os.Stat(full); err != nil {
 		if os.Getenv("CI") != "" {
-			t.Fatal("servers are not installed: run npm ci in integration/servers")
+			tb.Fatal("servers are not installed: run npm ci in integration/servers")
 		}
-		t.Skip("servers are not installed: run npm ci in integration/servers")
+		tb.Skip("servers are not installed: run npm ci in integration/servers")
 	}
 	return full
 }
 
-func newHost(t testing.TB) (*inbound.Host, *child.Table) {
-	t.Helper()
+func newHost(tb testing.TB) (*inbound.Host, *child.Table) {
+	tb.Helper()
 	level := slog.LevelWarn
 	if testing.Verbose() {
 		level = slog.LevelInfo
 	}
-	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level}))
+	log := slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: level}))
 	children := child.NewTable(child.TableOptions{})
 	host, err := inbound.New(inbound.Options{
-		Name: "relavium-serve", Version: "test", Home: t.TempDir(), Children: children, Environ: os.Environ(), Getenv: os.Getenv,
+		Name: "relavium-serve", Version: "test", Home: tb.TempDir(), Children: children, Environ: os.Environ(), Getenv: os.Getenv,
 		Granted: func(context.Context, string) error { return nil }, Log: log,
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Second)
+	tb.Cleanup(func() {
+		ctx, stop := context.WithTimeout(context.WithoutCancel(tb.Context()), 20*time.Second)
 		defer stop()
 		if err := host.Shutdown(ctx); err != nil {
-			t.Errorf("Shutdown() = %v", err)
+			tb.Errorf("Shutdown() = %v", err)
 		}
 		if err := children.Close(ctx); err != nil {
-			t.Errorf("children.Close() = %v", err)
+			tb.Errorf("children.Close() = %v", err)
 		}
 		if living := children.Living(); len(living) > 0 {
-			t.Errorf("%d children live after Close", len(living))
+			tb.Errorf("%d children live after Close", len(living))
 		}
 	})
 	return host, children
@@ -82,29 +82,29 @@ func workflow(servers ...workflows.ServerRef) *workflows.Workflow {
 	}
 }
 
-func open(t testing.TB, host *inbound.Host, w *workflows.Workflow) []workflows.Tool {
-	t.Helper()
-	root, err := filepath.EvalSymlinks(t.TempDir())
+func open(tb testing.TB, host *inbound.Host, w *workflows.Workflow) []workflows.Tool {
+	tb.Helper()
+	root, err := filepath.EvalSymlinks(tb.TempDir())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	if err := host.Open(t.Context(), inbound.Run{ID: t.Name(), Workflow: w, Principal: "local", Root: root}); err != nil {
-		t.Fatalf("Open() = %v", err)
+	if err := host.Open(tb.Context(), inbound.Run{ID: tb.Name(), Workflow: w, Principal: "local", Root: root}); err != nil {
+		tb.Fatalf("Open() = %v", err)
 	}
-	return host.Tools(t.Name(), &w.Agents[0])
+	return host.Tools(tb.Name(), &w.Agents[0])
 }
 
-func call(t testing.TB, host *inbound.Host, w *workflows.Workflow, tool string, args any) workflows.ToolResult {
-	t.Helper()
+func call(tb testing.TB, host *inbound.Host, w *workflows.Workflow, tool string, args any) workflows.ToolResult {
+	tb.Helper()
 	raw, err := json.Marshal(args)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	result, err := host.Call(t.Context(), &workflows.ToolCall{
-		Run: t.Name(), Workflow: w, Agent: &w.Agents[0], Tool: tool, Arguments: raw,
+	result, err := host.Call(tb.Context(), &workflows.ToolCall{
+		Run: tb.Name(), Workflow: w, Agent: &w.Agents[0], Tool: tool, Arguments: raw,
 	})
 	if err != nil {
-		t.Fatalf("Call(%s) = %v", tool, err)
+		tb.Fatalf("Call(%s) = %v", tool, err)
 	}
 	return result
 }
@@ -178,18 +178,18 @@ func TestRealServersOverStdio(t *testing.T) {
 }
 
 // startHTTP starts server-everything in one of its HTTP modes and returns its port.
-func startHTTP(t testing.TB, mode string) int {
-	t.Helper()
-	path := script(t, "@modelcontextprotocol/server-everything/dist/index.js")
-	return startNode(t, func(port string) []string { return []string{path, mode} })
+func startHTTP(tb testing.TB, mode string) int {
+	tb.Helper()
+	path := script(tb, "@modelcontextprotocol/server-everything/dist/index.js")
+	return startNode(tb, func(port string) []string { return []string{path, mode} })
 }
 
 // startNode starts a server that tells of its port on stderr, and returns the port.
-func startNode(t testing.TB, args func(port string) []string, env ...string) int {
-	t.Helper()
+func startNode(tb testing.TB, args func(port string) []string, env ...string) int {
+	tb.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	port := listener.Addr().(*net.TCPAddr).Port
 	listener.Close()
@@ -197,12 +197,12 @@ func startNode(t testing.TB, args func(port string) []string, env ...string) int
 	cmd.Env = append(append(os.Environ(), "PORT="+strconv.Itoa(port)), env...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
@@ -222,7 +222,7 @@ func startNode(t testing.TB, args func(port string) []string, env ...string) int
 	select {
 	case <-up:
 	case <-time.After(30 * time.Second):
-		t.Fatal("the server does not listen")
+		tb.Fatal("the server does not listen")
 	}
 	return port
 }
