@@ -184,7 +184,7 @@ func TestConsole(t *testing.T) {
 	b.shows("Log in")
 	b.screenshot("login")
 	b.do(chromedp.SendKeys(chromedp.CSS("#token"), "not the token\r"))
-	b.shows("That is not the token.")
+	b.shows("That is not a token that may come in here.")
 	b.do(chromedp.SendKeys(chromedp.CSS("#token"), token+"\r"))
 	b.shows("3 gates wait for a person")
 	b.shows("release managers")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/publish/access"
 )
 
@@ -46,14 +48,17 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 					return err
 				}
 			}
-			if err := makeHome(at.place); err != nil {
-				return err
-			}
-			token, secret, err := access.Create(cmd.Context(), at.tokens(), args[0], scopes, until, now)
-			if err != nil {
-				return tokenFault(args[0], err)
-			}
-			return a.printNew(&token, secret, asJSON)
+			return a.withStore(cmd.Context(), at, func(eng *engine.Engine) error {
+				token, secret, err := access.Create(cmd.Context(), at.tokens(), args[0], scopes, until, now)
+				if err != nil {
+					return tokenFault(args[0], err)
+				}
+				if err := recordToken(cmd.Context(), eng, "token.created", &token); err != nil {
+					_, undo := access.Revoke(cmd.Context(), at.tokens(), token.ID, now)
+					return errors.Join(err, undo)
+				}
+				return a.printNew(&token, secret, asJSON)
+			})
 		},
 	}
 	flags := cmd.Flags()
@@ -205,12 +210,23 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 			if err != nil {
 				return tokenFault(args[0], err)
 			}
+			// It is revoked now, whatever becomes of the entry.
+			err = a.withStore(cmd.Context(), at, func(eng *engine.Engine) error {
+				return recordToken(cmd.Context(), eng, "token.revoked", &token)
+			})
 			v := viewToken(&token, time.Now())
-			return a.said(asJSON, v, "token %s (%s) is revoked", v.ID, v.Name)
+			return errors.Join(a.said(asJSON, v, "token %s (%s) is revoked", v.ID, v.Name), err)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the token as one JSON object")
 	return cmd
+}
+
+// recordToken writes to the audit log what was done with a token.
+func recordToken(ctx context.Context, eng *engine.Engine, action string, t *access.Token) error {
+	return eng.Record(ctx, engine.AuditEntry{
+		Principal: engine.Local, Via: engine.ViaCLI, Action: action, What: t.Name + " (" + t.ID + "): " + strings.Join(t.Scopes, " "),
+	})
 }
 
 // homeless reports whether there is no home yet, and so nothing in it.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/relavium/relavium-serve/engine"
 )
 
 // Bounds of who is logged in and of who tries to.
@@ -248,6 +250,10 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		c.log.WarnContext(r.Context(), "console: a login was refused")
 		c.showLogin(w, r, http.StatusUnauthorized, next, "That is not a token that may come in here. A newer one may have replaced it.")
+		return
+	}
+	if err := c.opt.Engine.Record(r.Context(), engine.AuditEntry{Principal: who.Principal, Via: engine.ViaConsole, Action: "console.login"}); err != nil {
+		c.broken(w, r, err)
 		return
 	}
 	c.setCookie(w, r, name, "", 0)

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/relavium/relavium-serve/egress"
 	"github.com/relavium/relavium-serve/engine"
 )
@@ -68,7 +70,8 @@ type Access struct {
 	opt      Options
 	log      *slog.Logger
 	failures *failures
-	jwt      *verifier // nil without ModeOAuth
+	tell     rate.Sometimes // of refusals, in the log
+	jwt      *verifier      // nil without ModeOAuth
 
 	mu     sync.Mutex
 	tokens map[string]*held // by id
@@ -98,6 +101,7 @@ func New(opt Options) (*Access, error) {
 	}
 	a := &Access{
 		opt: opt, log: opt.Logger, tokens: map[string]*held{},
+		tell:     rate.Sometimes{Interval: time.Second},
 		failures: &failures{most: failuresMost, now: opt.Now, by: map[netip.Prefix]*tries{}},
 	}
 	switch opt.Mode {
@@ -414,7 +418,11 @@ func (a *Access) lookUp(ctx context.Context, id string) error {
 // failed refuses a credential that is no good; too many of one address are told
 // to wait.
 func (a *Access) failed(r *http.Request, why string) *Refusal {
-	if after, ok := a.failures.more(a.client(r)); !ok {
+	from := a.client(r)
+	a.tell.Do(func() {
+		a.log.InfoContext(r.Context(), "a caller is not admitted", "why", why, "address", from.String())
+	})
+	if after, ok := a.failures.more(from); !ok {
 		return &Refusal{Status: http.StatusTooManyRequests, After: after, Text: "too many failed attempts"}
 	}
 	return &Refusal{Status: http.StatusUnauthorized, Challenge: a.challenge("invalid_token", why, ScopeRun), Text: "unauthorized: " + why}
