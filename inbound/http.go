@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -134,7 +135,16 @@ func (h *httpWire) exchange(ctx context.Context, out *outgoing) (*http.Response,
 	for name, value := range out.header {
 		req.Header.Set(name, value)
 	}
-	return h.client.Do(req)
+	return do(h.client, req)
+}
+
+// do sends a request. Its error holds nothing of the URL but what egress shows.
+func do(client *http.Client, req *http.Request) (*http.Response, error) {
+	resp, err := client.Do(req)
+	if whole, ok := errors.AsType[*url.Error](err); ok {
+		return nil, whole.Err
+	}
+	return resp, err
 }
 
 // address sets what every request of the session says of it.
@@ -251,7 +261,7 @@ func (h *httpWire) resume(ctx context.Context, at *cursor) (*http.Response, erro
 	}
 	req.Header.Set("Accept", "text/event-stream")
 	req.Header.Set("Last-Event-ID", at.id)
-	resp, err := h.client.Do(req)
+	resp, err := do(h.client, req)
 	if err != nil {
 		return nil, err
 	}
@@ -289,7 +299,7 @@ func (h *httpWire) delete(ctx context.Context) error {
 	if err := h.address(req); err != nil {
 		return err
 	}
-	resp, err := h.client.Do(req)
+	resp, err := do(h.client, req)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package inbound
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -340,12 +341,17 @@ func TestHTTPUnsent(t *testing.T) {
 		return false
 	}
 	web := httptest.NewServer(h)
-	ref := workflows.ServerRef{ID: "s", Transport: "http", URL: web.URL, AllowLocalEndpoint: true}
+	ref := workflows.ServerRef{ID: "s", Transport: "http", URL: web.URL + "/?key=k3y", AllowLocalEndpoint: true}
 	w, f := newWorld(t, nil, nil), flow(ref)
 	w.mustOpen(t, f)
 	web.Close()
 	_, err := w.say(t.Context(), f, "s", "x")
 	wantFault(t, err, workflows.ToolFailed, ReasonUnsent, true)
+	for ; err != nil; err = errors.Unwrap(err) {
+		if strings.Contains(err.Error(), "key=") {
+			t.Errorf("error = %v holds the URL's query", err)
+		}
+	}
 	w.shutdown(t)
 }
 

@@ -87,7 +87,7 @@ func (h *httpWire) hear(ctx context.Context, at *cursor) (heard, offered bool) {
 	if at.id != "" {
 		req.Header.Set("Last-Event-ID", at.id)
 	}
-	resp, err := h.client.Do(req)
+	resp, err := do(h.client, req)
 	if err != nil {
 		return false, at.id != "" && egress.ReasonOf(err) == ""
 	}

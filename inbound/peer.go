@@ -273,9 +273,15 @@ func (p *peer) abandon(ctx context.Context, r *request, endSend context.CancelCa
 		reason = "deadline"
 	}
 	p.mu.Lock()
-	// The request's own send is owed until it ends, so that this is never too late.
-	p.work++
+	late := p.isIdle // the connection has ended under the request
+	if !late {
+		p.work++ // also while the peer closes
+	}
 	p.mu.Unlock()
+	if late {
+		endSend(errCancelled)
+		return
+	}
 	noticeCtx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelLimit)
 	go func() {
 		defer p.leave()

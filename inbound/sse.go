@@ -78,7 +78,7 @@ func (s *sseWire) read(ctx context.Context, at *url.URL, named func()) error {
 		return err
 	}
 	req.Header.Set("Accept", "text/event-stream")
-	resp, err := s.client.Do(req)
+	resp, err := do(s.client, req)
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (s *sseWire) send(ctx context.Context, out *outgoing) error {
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := s.client.Do(req)
+	resp, err := do(s.client, req)
 	if err != nil {
 		return err
 	}

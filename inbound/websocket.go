@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/url"
 
 	"github.com/coder/websocket"
 
@@ -31,6 +32,9 @@ func dialSocket(ctx context.Context, target *egress.Target, opt egress.Options, 
 		client.CloseIdleConnections()
 		if resp != nil && resp.StatusCode != 0 && egress.ReasonOf(err) == "" {
 			return nil, &statusError{status: resp.StatusCode}
+		}
+		if whole, ok := errors.AsType[*url.Error](err); ok {
+			err = whole.Err // the library's text holds the whole URL
 		}
 		return nil, err
 	}
