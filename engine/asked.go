@@ -20,6 +20,13 @@ const maxGates = 10_000
 // maxShown bounds the arguments that a gate of the engine shows, in bytes.
 const maxShown = 4 << 10
 
+// maxAmount bounds amounts of money, of one call and of a run: 90 million dollars, in
+// micro-cents. Whatever a provider claims to have used, sums of them do not overflow.
+const maxAmount = 1 << 53
+
+// amount is an amount within its bounds.
+func amount(microcents int64) int64 { return min(max(microcents, 0), maxAmount) }
+
 // unknownAnswers are what a person may answer at an outcome_unknown gate, as JSON.
 func unknownAnswers() []string { return []string{`"repeat"`, `"skip"`, `"fail"`} }
 
@@ -32,13 +39,13 @@ func (x *execution) chargeReserved(ctx context.Context) error {
 		if err := x.stillMine(ctx, tx); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `update runs set cost=cost+reserved, reserved=0 where id=?`, x.row.id)
+		_, err := tx.ExecContext(ctx, `update runs set cost=min(cost+reserved, ?), reserved=0 where id=?`, maxAmount, x.row.id)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	x.cost, x.row.reserved = x.cost+x.row.reserved, 0
+	x.cost, x.row.reserved = amount(x.cost+x.row.reserved), 0
 	return nil
 }
 

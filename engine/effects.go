@@ -164,6 +164,7 @@ func (ef *Effect) digest() string {
 // do is AgentCall.Do.
 func (d *dispatch) do(ctx context.Context, ef Effect, perform Perform) (EffectResult, error) {
 	x, at, request := d.x, place(ef.Path, ef.N), ef.digest()
+	ef.Estimate = amount(ef.Estimate)
 	k, known := d.get(at)
 	switch {
 	case known && k.request != request:
@@ -190,6 +191,7 @@ func (d *dispatch) do(ctx context.Context, ef Effect, perform Perform) (EffectRe
 		x.tell(ev)
 	}
 	out, err := perform(ctx, d.key(at))
+	out.Cost = amount(out.Cost)
 	if err != nil && errors.Is(err, ErrUnsent) && !ef.Repeatable {
 		if err := d.forget(ctx, at, &ef); err != nil {
 			return EffectResult{}, d.fault(err)
@@ -317,7 +319,7 @@ func (d *dispatch) settle(at string, ef *Effect, request string, out EffectResul
 	}
 	now := x.e.now().UnixMilli()
 	err = d.inLoop(func(context.Context) (<-chan error, error) {
-		x.cost += out.Cost
+		x.cost = amount(x.cost + out.Cost)
 		x.reserved -= reserved
 		if out.Cost > 0 && !done {
 			d.charged(at)
@@ -331,7 +333,8 @@ func (d *dispatch) settle(at string, ef *Effect, request string, out EffectResul
 		}
 		return x.keep(func(ctx context.Context, tx *sql.Tx) error {
 			if out.Cost != 0 || reserved != 0 {
-				if _, err := tx.ExecContext(ctx, `update runs set cost=cost+?, reserved=max(0, reserved-?) where id=?`, out.Cost, reserved, x.row.id); err != nil {
+				if _, err := tx.ExecContext(ctx, `update runs set cost=min(cost+?, ?), reserved=max(0, reserved-?) where id=?`,
+					out.Cost, maxAmount, reserved, x.row.id); err != nil {
 					return err
 				}
 			}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -201,6 +202,31 @@ func TestBudget(t *testing.T) {
 			}
 			if n := strings.Count(brief(events), "node:started dig"); n != 1 {
 				t.Errorf("the node started %d times: %s", n, brief(events))
+			}
+		})
+	}
+}
+
+// TestCostsDoNotWrap has a provider claim to have used more than there is: the budget
+// holds, and the run can still be read.
+func TestCostsDoNotWrap(t *testing.T) {
+	t.Parallel()
+	for exceed, want := range map[string]string{"fail": "budget_exceeded", "warn": ""} {
+		t.Run(exceed, func(t *testing.T) {
+			t.Parallel()
+			s := &script{effects: []engine.Effect{turn(0, 50), turn(1, math.MaxInt64), turn(2, 50), turn(3, 50)}, cost: math.MaxInt64}
+			e := open(t, storePath(t), func(o *engine.Options) { o.Agent = s })
+			w := parse(t, fmt.Sprintf(oneAgent, "", "budget: {max_cost_microcents: 100, on_exceed: "+exceed+"}"))
+			events := finish(t, e, request(t, w, `{}`))
+			code := ""
+			if f := last(events).Error; f != nil {
+				code = string(f.Code)
+			}
+			if calls := map[string]int{"fail": 1, "warn": 4}[exceed]; code != want || len(s.keys()) != calls {
+				t.Errorf("ended %q after %d calls, want %q after %d", code, len(s.keys()), want, calls)
+			}
+			if r, err := e.Run(t.Context(), events[0].Run, engine.Local); err != nil || r.Cost != 1<<53 {
+				t.Errorf("Run cost = %d, %v; want %d", r.Cost, err, 1<<53)
 			}
 		})
 	}

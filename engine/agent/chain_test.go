@@ -182,6 +182,38 @@ func TestTriesAreOneEffect(t *testing.T) {
 	})
 }
 
+// A stream that broke has cost something, though the provider has not come to say how
+// much: what was sent and what came count.
+func TestBrokenStreamCosts(t *testing.T) {
+	t.Parallel()
+	broken := func(used agent.Usage) step {
+		return step{
+			deltas: []agent.Delta{{Text: "half"}, {Reasoning: strings.Repeat("m", 396)}},
+			err:    &agent.ModelError{Kind: agent.Transport, Provider: "p", Model: "m", Streamed: true, Usage: used},
+		}
+	}
+	for name, tt := range map[string]struct {
+		step step
+		want string
+	}{
+		"nothing said":   {broken(agent.Usage{}), "cost:updated m-one #1 16+100=1548"},
+		"only the input": {broken(agent.Usage{Input: 20, Output: 1}), "cost:updated m-one #1 20+100=1560"},
+		"all of it":      {broken(agent.Usage{Input: 20, Output: 200}), "cost:updated m-one #1 20+200=3060"},
+		"nothing came":   {fails(agent.Transport), "cost:updated m-one #1 2+0=6"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := &trial{models: answers([]step{tt.step})}
+			if _, err := x.run(t, t.Context(), parse(t, agentOf("", "", ""))); err == nil {
+				t.Fatal("RunAgent = nil, want an error")
+			}
+			if diff := cmp.Diff([]string{tt.want}, x.history.said(engine.CostUpdated)); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // What a provider thought and signed is for that provider alone.
 func TestReasoningStaysWithItsProvider(t *testing.T) {
 	t.Parallel()

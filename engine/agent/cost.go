@@ -21,8 +21,11 @@ func estimate(bytes, output int, p Price) int64 {
 	return perMillion([2]int64{(int64(bytes) + 2) / 3, p.Input}, [2]int64{int64(output), p.Output})
 }
 
+// maxCost is the most that one call is reckoned to cost, in micro-cents.
+const maxCost = 1 << 53
+
 // perMillion adds amounts at prices per million. A provider may say any amount:
-// negative ones count as nothing, and the sum stays within int64.
+// negative ones count as nothing, and the sum stays within maxCost.
 func perMillion(terms ...[2]int64) int64 {
 	var sum, term big.Int
 	for _, t := range terms {
@@ -31,9 +34,20 @@ func perMillion(terms ...[2]int64) int64 {
 	sum.Add(&sum, big.NewInt(999_999))
 	sum.Quo(&sum, big.NewInt(1_000_000))
 	if !sum.IsInt64() {
-		return math.MaxInt64
+		return maxCost
 	}
-	return sum.Int64()
+	return min(sum.Int64(), maxCost)
+}
+
+// atLeast is the usage of a turn that failed, of which the provider may have said
+// nothing, or only what it began with: not less than what was sent, a token for each
+// three bytes, and what came, one for each four.
+func (u Usage) atLeast(sent, came int) Usage {
+	if came > 0 && u.Input+u.CacheRead+u.CacheWrite <= 0 {
+		u.Input = (int64(sent) + 2) / 3
+	}
+	u.Output = max(u.Output, (int64(came)+3)/4)
+	return u
 }
 
 // tokens counts what was sent, cached or not, and what came.

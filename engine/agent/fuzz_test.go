@@ -110,7 +110,7 @@ func TestCost(t *testing.T) {
 		{Usage{Input: 1, Output: 1, CacheRead: 10, CacheWrite: 4}, p, 3 + 15 + 3 + 15},
 		{Usage{Input: 1}, Price{Input: 1}, 1},
 		{Usage{Input: -5, Output: 1}, p, 15},
-		{Usage{Input: 1 << 62, Output: 1 << 62}, p, 1<<63 - 1},
+		{Usage{Input: 1 << 62, Output: 1 << 62}, p, 1 << 53},
 	} {
 		if got := cost(tt.used, tt.p); got != tt.want {
 			t.Errorf("cost(%+v) = %d, want %d", tt.used, got, tt.want)

@@ -25,6 +25,7 @@ type stream struct {
 	timer   *time.Timer
 	armed   bool
 	last    time.Time
+	came    int // bytes of text and reasoning
 	closed  bool
 }
 
@@ -44,6 +45,7 @@ func (s *stream) delta(d Delta) {
 	if s.closed {
 		return
 	}
+	s.came += len(d.Reasoning) + len(d.Text)
 	s.take(true, d.Reasoning)
 	s.take(false, d.Text)
 	if len(s.pending) == 0 || s.armed {
@@ -114,12 +116,12 @@ func (s *stream) flush() {
 	s.last = time.Now()
 }
 
-// close sends the rest.
-func (s *stream) close() {
+// close sends the rest and returns how many bytes came in all.
+func (s *stream) close() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return
+		return s.came
 	}
 	s.closed = true
 	if s.timer != nil {
@@ -129,6 +131,7 @@ func (s *stream) close() {
 		s.keep(s.scrub("", true))
 	}
 	s.flush()
+	return s.came
 }
 
 // later is an attempt's number where it is worth saying: the first is not.

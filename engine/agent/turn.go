@@ -147,6 +147,7 @@ func (l *loop) try(ctx context.Context, place, attempt int, c candidate, request
 		req.SchemaName = ""
 	}
 	price, priced := l.d.opt.Models.Price(c.provider, c.model)
+	sent := l.talk.size + l.grant.size + len(l.schema)
 	effect := engine.Effect{
 		Path: l.path, N: place, Kind: engine.EffectTurn, Name: c.model, Request: request, Repeatable: true,
 	}
@@ -155,16 +156,19 @@ func (l *loop) try(ctx context.Context, place, attempt int, c candidate, request
 		if answer == 0 {
 			answer = l.d.opt.MaxTokensEstimate
 		}
-		effect.Estimate = estimate(l.talk.size+l.grant.size+len(l.schema), answer, price)
+		effect.Estimate = estimate(sent, answer, price)
 	}
 	res, err := l.d.call.Do(ctx, effect, func(ctx context.Context, _ string) (engine.EffectResult, error) {
 		if !priced {
 			l.d.warnUnpriced(ctx, c.model)
 		}
 		out := newStream(l.d.call.Emit, l.d.opt.ScrubStream, c.model, attempt)
-		defer out.close()
+		defer func() { out.close() }()
 		turn, err := l.d.opt.Models.Turn(ctx, req, out.delta)
-		out.close()
+		came := out.close()
+		if failed, ok := errors.AsType[*ModelError](err); ok {
+			failed.Usage = failed.Usage.atLeast(sent, came)
+		}
 		return l.d.turned(ctx, turn, err, c, attempt, price, priced)
 	})
 	l.d.count(res.Tokens)
