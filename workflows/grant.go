@@ -47,9 +47,12 @@ func (c *checker) checkGrants(d *draft) {
 			agentNodes++
 		}
 	}
+	if agentNodes > 1 {
+		return
+	}
 	for i := range d.workflow.Nodes {
 		spec, a, ok := d.workflow.agentOf(i)
-		if !ok || !granted(spec, a, toolInvokeAgent) || agentNodes > 1 {
+		if !ok || !granted(spec, a, toolInvokeAgent) {
 			continue
 		}
 		source := d.nodes[i]
@@ -192,10 +195,13 @@ func (c *checker) adviseKeys(d *draft) {
 	if c.opt.MissingKey == nil {
 		return
 	}
+	used := make(map[string]bool)
+	for _, use := range d.workflow.Models() {
+		used[use.Agent] = true
+	}
 	for i := range d.workflow.Agents {
 		a := &d.workflow.Agents[i]
-		used := slices.ContainsFunc(d.workflow.Models(), func(u ModelUse) bool { return u.Agent == a.ID })
-		if !used {
+		if !used[a.ID] {
 			continue
 		}
 		if remedy, missing := c.opt.MissingKey(a.Provider); missing {
@@ -265,18 +271,37 @@ func (c *checker) adviseCommands(d *draft) {
 // run that waits long is parked and its children end.
 func (c *checker) adviseSpawns(d *draft) {
 	w := d.workflow
+	var after map[string]string
 	for i := range w.Nodes {
 		spec, a, ok := w.agentOf(i)
 		if !ok || !c.spawns(spec, a) {
 			continue
 		}
-		for j := range w.Nodes {
-			if w.Nodes[j].Type() == "human_gate" && slices.Contains(w.Ancestors(w.Nodes[j].ID), w.Nodes[i].ID) {
-				c.warn(d.nodes[i].item, "P41", d.nodes[i].where, fmt.Sprintf(
-					"the gate %s comes after an agent with a local server: a run that waits there for long ends the server, and what it keeps in memory is gone",
-					shown(w.Nodes[j].ID)), "")
+		if after == nil {
+			after = w.gatesAfter()
+		}
+		if gate := after[w.Nodes[i].ID]; gate != "" {
+			c.warn(d.nodes[i].item, "P41", d.nodes[i].where, fmt.Sprintf(
+				"the gate %s comes after an agent with a local server: a run that waits there for long ends the server, and what it keeps in memory is gone",
+				shown(gate)), "")
+		}
+	}
+}
+
+// gatesAfter names, for each node that a gate comes after, such a gate.
+func (w *Workflow) gatesAfter() map[string]string {
+	after := make(map[string]string)
+	for _, id := range slices.Backward(w.Topological()) {
+		for _, e := range w.Out(id) {
+			gate := after[e.To]
+			if n, ok := w.Node(e.To); ok && n.Type() == "human_gate" {
+				gate = e.To
+			}
+			if gate != "" {
+				after[id] = gate
 				break
 			}
 		}
 	}
+	return after
 }

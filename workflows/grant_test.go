@@ -2,8 +2,10 @@ package workflows
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -175,4 +177,42 @@ func TestSupply(t *testing.T) {
 	if diff := cmp.Diff(want, again.Models()); diff != "" {
 		t.Errorf("Models of the snapshot (-want +got):\n%s", diff)
 	}
+}
+
+// What a file can cause is bounded, whatever it asks advice for.
+func TestAdviceTakesLittleTime(t *testing.T) {
+	t.Parallel()
+	const n = 1500
+	many := func(line func(i int) string) string {
+		var b strings.Builder
+		for i := range n {
+			b.WriteString(line(i))
+		}
+		return b.String()
+	}
+	agents := many(func(i int) string {
+		return fmt.Sprintf("    - {id: a%d, provider: openai, model: m%d, system_prompt: hi, tools: [write_file, run_command], mcp_servers: [{id: s, transport: stdio, command: /bin/x, env: {A: '{{secrets.s%d}}'}}]}\n", i, i, i)
+	})
+	nodes := many(func(i int) string {
+		return fmt.Sprintf("    - {id: n%d, type: agent, agent_ref: a%d}\n    - {id: g%d, type: human_gate, gate_type: approval}\n", i, i, i)
+	})
+	edges := many(func(i int) string {
+		if i+1 == n {
+			return fmt.Sprintf("{from: n%d, to: g%d}", i, i)
+		}
+		return fmt.Sprintf("{from: n%d, to: g%d}, {from: g%d, to: n%d}, ", i, i, i, i+1)
+	})
+	begin := time.Now()
+	got := said(t, granting(agents, nodes, edges, "  budget: {max_cost_microcents: 1}\n"), Options{
+		UnknownModel: func(string, string) ([]string, bool) { return nil, true },
+		Priced:       func(string, string) bool { return false },
+		MissingKey:   func(string) (string, bool) { return "x", true },
+	})
+	if len(got) != maxProblems+1 {
+		t.Errorf("%d warnings, want %d", len(got), maxProblems+1)
+	}
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("Parse took %v", took)
+	}
+	t.Logf("%v", time.Since(begin))
 }

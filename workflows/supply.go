@@ -17,11 +17,7 @@ type ModelUse struct {
 func (w *Workflow) Models() []ModelUse {
 	var uses []ModelUse
 	for i := range w.Nodes {
-		spec, ok := w.Nodes[i].Spec.(AgentNode)
-		if !ok {
-			continue
-		}
-		a, ok := w.Agent(spec.AgentRef)
+		spec, a, ok := w.agentOf(i)
 		if !ok {
 			continue
 		}
