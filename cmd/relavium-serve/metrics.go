@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/publish/access"
 )
 
 // metrics counts what runs of this process do. Labels carry the workflow, never a
@@ -82,13 +84,13 @@ func (m *metrics) observe(o engine.Observed) {
 
 // measure counts and serves metrics if there is an address for them. The caller calls
 // stop, which waits until nothing is served any more.
-func (a *app) measure(ctx context.Context, at *site, address string) (stop func(), err error) {
+func (a *app) measure(ctx context.Context, at *site, e *entrance, address string) (stop func(), err error) {
 	if address == "" {
 		return func() {}, nil
 	}
 	m := newMetrics()
 	ctx, cancel := context.WithCancel(ctx)
-	done, err := a.serveMetrics(ctx, at, m, address)
+	done, err := a.serveMetrics(ctx, at, e, m, address)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -100,16 +102,54 @@ func (a *app) measure(ctx context.Context, at *site, address string) (stop func(
 	}, nil
 }
 
-// serveMetrics answers GET /metrics on an address of its own until ctx ends. done is
-// closed when it has ended.
-func (a *app) serveMetrics(ctx context.Context, at *site, m *metrics, address string) (done <-chan struct{}, err error) {
+// operators lets through who may read metrics.
+func operators(who *access.Access, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		i, refused := who.AdmitAny(r)
+		if refused == nil && !i.Scopes.Ops() {
+			refused = who.Forbidden(access.ScopeOps)
+		}
+		if refused == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if refused.Challenge != "" {
+			w.Header().Set("WWW-Authenticate", refused.Challenge)
+		}
+		http.Error(w, refused.Text, refused.Status)
+	})
+}
+
+// serveMetrics answers GET /metrics on an address of its own until ctx ends. Others
+// than this machine's have to show that they may. done is closed when it has ended.
+func (a *app) serveMetrics(ctx context.Context, at *site, e *entrance, m *metrics, address string) (done <-chan struct{}, err error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, invalid("", "--metrics-listen: expected HOST:PORT, such as 127.0.0.1:9464")
+	}
+	open := loopbackHost(host)
+	switch {
+	case open:
+	case !e.known():
+		return nil, invalid("listen on 127.0.0.1, or add --auth: then a token with "+access.ScopeOps+" reads metrics", "--metrics-listen: the address is not loopback and there is no authentication")
+	case e.tls == nil && !e.behindProxy:
+		return nil, invalid("add --tls-cert and --tls-key, or --behind-proxy where a proxy in front ends TLS", "--metrics-listen: the address is not loopback, and tokens would go over the network in clear")
+	}
 	var listen net.ListenConfig
 	l, err := listen.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, invalid("choose another address for --metrics-listen", "metrics: %w", err)
 	}
+	shown := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
+	scheme := "http"
+	if !open {
+		shown = operators(e.who, shown)
+		if e.tls != nil {
+			l, scheme = tls.NewListener(l, e.tls), "https"
+		}
+	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
+	mux.Handle("GET /metrics", shown)
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 20 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
@@ -123,6 +163,6 @@ func (a *app) serveMetrics(ctx context.Context, at *site, m *metrics, address st
 			at.log.WarnContext(ctx, "metrics are not served any more", "error", err)
 		}
 	}()
-	at.log.InfoContext(ctx, "metrics", "url", "http://"+l.Addr().String()+"/metrics")
+	at.log.InfoContext(ctx, "metrics", "url", scheme+"://"+l.Addr().String()+"/metrics")
 	return ended, nil
 }

@@ -137,7 +137,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 		}
 		defer func() { _ = listener.Close() }()
 	}
-	unmeasured, err := a.measure(ctx, at, cmp.Or(flags.metrics, value(at.Serve.MetricsListen)))
+	unmeasured, err := a.measure(ctx, at, entry, cmp.Or(flags.metrics, value(at.Serve.MetricsListen)))
 	if err != nil {
 		return err
 	}
