@@ -159,19 +159,31 @@ type Run struct {
 // A run that is open keeps what it has; one that was parked goes on with its
 // connections if they still live, else they are made anew. The error is a
 // *workflows.ToolError; one for want of consent has an *UnapprovedError in its tree.
+//
+// Whoever opens a run that is being opened waits for that, and tries for itself if it
+// failed.
 func (h *Host) Open(ctx context.Context, r Run) error {
-	sessions, err := h.reserve(ctx, r)
-	if err != nil {
-		return err
+	for {
+		made, busy, err := h.reserve(ctx, r)
+		switch {
+		case err != nil:
+			return err
+		case made != nil:
+			defer close(made.opened)
+			if err := made.open(ctx); err != nil {
+				h.forget(made)
+				return err
+			}
+			return nil
+		case busy == nil:
+			return nil
+		}
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return startFault(ctx, "", nil, context.Cause(ctx), time.Now())
+		}
 	}
-	if sessions == nil {
-		return nil
-	}
-	if err := sessions.open(ctx); err != nil {
-		h.forget(sessions)
-		return err
-	}
-	return nil
 }
 
 // CheckRun is for a run that is not yet: it resolves what its agents declare and asks for
@@ -184,27 +196,27 @@ func (h *Host) CheckRun(ctx context.Context, w *workflows.Workflow, root string)
 	return h.approve(ctx, all)
 }
 
-// reserve makes the place of a run, or returns nil if it is open.
-func (h *Host) reserve(ctx context.Context, r Run) (*run, error) {
+// reserve makes the place of a run, unless it is open. If it is being opened busy is
+// closed when that has ended.
+func (h *Host) reserve(ctx context.Context, r Run) (made *run, busy <-chan struct{}, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		return nil, closedFault()
+		return nil, nil, closedFault()
 	}
 	if have, ok := h.runs[r.ID]; ok {
-		h.parked = without(h.parked, have)
 		if have.resume() {
-			return nil, nil
+			h.parked = without(h.parked, have)
+			return nil, nil, nil
 		}
 		if !have.begin(ctx, func(p phase) bool { return p == parked }) {
-			return nil, &workflows.ToolError{
-				Fault: workflows.ToolUnavailable, Reason: ReasonClosed, Message: "the run's servers are being connected",
-			}
+			return nil, have.opened, nil
 		}
+		h.parked = without(h.parked, have)
 	}
-	made := newRun(h, r)
+	made = newRun(h, r)
 	h.runs[r.ID] = made
-	return made, nil
+	return made, nil, nil
 }
 
 func closedFault() *workflows.ToolError {

@@ -36,13 +36,14 @@ type run struct {
 	stop     context.CancelCauseFunc // ends the connects
 	keep     *time.Timer             // closes a parked run
 	budget   func() time.Duration
+	opened   chan struct{} // closed when open has returned, in either way
 	closed   chan struct{} // the one close has returned
 	failure  error         // of it
 }
 
 func newRun(h *Host, r Run) *run {
 	return &run{
-		Run: r, host: h, inflight: make(map[*context.CancelCauseFunc]struct{}), closed: make(chan struct{}),
+		Run: r, host: h, inflight: make(map[*context.CancelCauseFunc]struct{}), opened: make(chan struct{}), closed: make(chan struct{}),
 	}
 }
 
