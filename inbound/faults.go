@@ -143,7 +143,7 @@ func startFault(asked context.Context, server string, d *declared, err error, si
 	case errors.Is(err, errNoEndpoint):
 		return say(ReasonHandshake, "%s", errNoEndpoint)
 	case errors.Is(err, errHandshake):
-		return say(ReasonHandshake, "%s", errHandshake)
+		return say(ReasonHandshake, "%s", err) // all of it are words of ours
 	case egress.Unsent(err) || egress.ReasonOf(err) != "":
 		return say(ReasonDial, "%s", dialText(err))
 	case errors.Is(err, errEnded) || errors.Is(err, errLegacyOnly) || errors.Is(err, errClosed):

@@ -45,6 +45,38 @@ func TestOneSession(t *testing.T) {
 	})
 }
 
+// Whoever opens a run that is being opened gets what comes of it, or tries for itself.
+func TestConcurrentOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		s.before = func() { time.Sleep(time.Second) } //nolint:forbidigo // in a bubble
+		w := newWorld(t, map[string]*server{"s": s}, nil)
+		f, root := flow(stdioRef("s")), t.TempDir()
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() { first <- w.Open(ctx, Run{ID: "r", Workflow: f, Root: root}) }()
+		synctest.Wait()
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() {
+				if err := w.Open(t.Context(), Run{ID: "r", Workflow: f, Root: root}); err != nil {
+					t.Errorf("Open() = %v", err)
+				}
+			})
+		}
+		impatient, stop := context.WithTimeout(t.Context(), time.Millisecond)
+		defer stop()
+		wantFault(t, w.Open(impatient, Run{ID: "r", Workflow: f, Root: root}), workflows.ToolUnavailable, ReasonDeadline, false)
+		cancel() // the others do not lose by it
+		wantFault(t, <-first, workflows.ToolCancelled, ReasonCancelled, false)
+		wg.Wait()
+		if n := s.count("initialize"); n != 1 {
+			t.Errorf("%d handshakes, want 1", n)
+		}
+		w.shutdown(t)
+	})
+}
+
 // 2: a call returns at cancel at once, and what it began is owed: close waits for it.
 func TestCancelledCallIsOwed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -115,6 +147,48 @@ func TestLateResponse(t *testing.T) {
 }
 
 // peerOf returns the peer of the run's one connection.
+// A response that is refused as a message ends the call that it names, at once and with
+// fixed words; what names none ends nothing.
+func TestRefusedResponse(t *testing.T) {
+	t.Parallel()
+	const whole = `"result":{"content":[{"type":"text","text":"whole"}]}`
+	for what, response := range map[string]string{
+		"not UTF-8":        `{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"a` + "\xff" + `b"}]}}`,
+		"result twice":     `{"jsonrpc":"2.0","id":ID,` + whole + `,` + whole + `}`,
+		"result and error": `{"jsonrpc":"2.0",` + whole + `,"error":{"code":1,"message":"m"},"id":ID}`,
+		"too deep":         `{"id":ID,"jsonrpc":"2.0","result":{"content":[],"x":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `}}`,
+		"byte order mark":  "\ufeff" + `{"jsonrpc":"2.0","id":ID,` + whole + `}`,
+		"another JSON-RPC": `{"jsonrpc":"1.0","id":ID,` + whole + `}`,
+		"cut":              `{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"te`,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			s := newServer()
+			s.answer = func(c *serving, m message) bool {
+				if m.method != "tools/call" || textOf(member(member(m.params, "arguments"), "text")) != "refused" {
+					return false
+				}
+				// None of these is a response to the call.
+				c.send("%s", `{"jsonrpc":"2.0","result":{"id":`+string(m.id)+`},"error":{}}`)
+				c.send("%s", `{"jsonrpc":"2.0","id":`+string(m.id)+`,"method":"a","method":"b"}`)
+				c.send("%s", `{"jsonrpc":"2.0","id":"`+string(m.id)+`","result":{},"error":{}}`)
+				c.send("%s", strings.ReplaceAll(response, "ID", string(m.id)))
+				return true
+			}
+			w, f := newWorld(t, map[string]*server{"s": s}, nil), flow(stdioRef("s"))
+			w.mustOpen(t, f)
+			_, err := w.say(t.Context(), f, "s", "refused")
+			if fault := wantFault(t, err, workflows.ToolFailed, ReasonResult, false); fault.Message != "the response cannot be read" {
+				t.Errorf("message = %q, want fixed words", fault.Message)
+			}
+			if got, err := w.say(t.Context(), f, "s", "next"); err != nil || got.Text != "next" {
+				t.Errorf("the next call = %q, %v, want its own result", got.Text, err)
+			}
+			w.shutdown(t)
+		})
+	}
+}
+
 func (w *world) peerOf(t *testing.T) *peer {
 	t.Helper()
 	r := w.lookup("r")

@@ -327,6 +327,7 @@ func (p *peer) deliver(lane int64, raw []byte) bool {
 	switch {
 	case err != nil:
 		p.report("message of the server refused", "err", err)
+		return p.unreadable(lane, raw)
 	case m.method != "" && m.id != nil:
 		p.requested(m)
 	case m.method != "":
@@ -335,6 +336,16 @@ func (p *peer) deliver(lane int64, raw []byte) bool {
 		return p.answered(lane, m)
 	}
 	return false
+}
+
+// unreadable fails the request whose response was refused, if it is still told which one
+// it was for: nothing else will come for it. It reports whether there was one.
+func (p *peer) unreadable(lane int64, raw []byte) bool {
+	var known oversize
+	known.scan.feed(raw)
+	known.known()
+	id, ok := ownID(known.id)
+	return ok && !known.method && (lane == 0 || id == lane) && p.settle(id, nil, errBadReply)
 }
 
 func (p *peer) answered(lane int64, m message) bool {
