@@ -65,6 +65,33 @@ func (c *checker) checkGrants(d *draft) {
 	}
 }
 
+func builtinTools() []string {
+	return []string{
+		"read_file", toolWriteFile, "list_directory", toolRunCommand, "http_request", "git_status", "git_commit", toolMCPCall, toolInvokeAgent,
+	}
+}
+
+// adviseTools warns of an agent's tools that there cannot be, since they are neither
+// built in nor of a server.
+func (c *checker) adviseTools(o *object, a *Agent) {
+	for i, id := range a.Tools {
+		n, where := o.get("tools").items[i], index(o.at("tools"), i)
+		switch {
+		case slices.Contains(builtinTools(), id), slices.Contains(absentTools(), id):
+		case strings.HasPrefix(id, "mcp_"):
+			if len(a.Servers) == 0 {
+				c.warn(n, "P61", where, "tool "+shown(id)+" is of an MCP server, and the agent has none", "declare the server under mcp_servers")
+			}
+		default:
+			remedy := "built in are " + strings.Join(builtinTools(), ", ")
+			if near := nearest(id, builtinTools()); near != "" {
+				remedy = "did you mean " + shown(near) + "?"
+			}
+			c.warn(n, "P61", where, "there is no tool "+shown(id), remedy)
+		}
+	}
+}
+
 // agentOf is the spec and the agent of an agent node whose agent is known.
 func (w *Workflow) agentOf(node int) (*AgentNode, *Agent, bool) {
 	spec, ok := w.Nodes[node].Spec.(AgentNode)

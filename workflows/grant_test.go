@@ -65,6 +65,11 @@ func TestGrants(t *testing.T) {
 			`P61 validation 5:0: workflow.agents[0].tools[2]: tool "notify" is not part of this version: remove it`,
 			`P61 validation 5:0: workflow.agents[0].tools[3]: tool "read_media" is not part of this version: remove it`,
 		}},
+		{"tools that are not there", granting(agentLine("owl", ", tools: [read_file, run_commnd, mcp_gh_search, teleport]"), oneNode, "", ""), []string{
+			`P61 warning 5:0: workflow.agents[0].tools[1]: there is no tool "run_commnd": did you mean "run_command"?`,
+			`P61 warning 5:0: workflow.agents[0].tools[2]: tool "mcp_gh_search" is of an MCP server, and the agent has none: declare the server under mcp_servers`,
+			`P61 warning 5:0: workflow.agents[0].tools[3]: there is no tool "teleport": built in are read_file, write_file, list_directory, run_command, http_request, git_status, git_commit, mcp_call, invoke_agent`,
+		}},
 		{"media", granting(agentLine("owl", ""), "    - {id: a, type: agent, agent_ref: owl, output_modalities: [text, image], count: 2}\n", "", ""), []string{
 			"P73 validation 7:0: workflow.nodes[0].output_modalities[1]: generating media is not part of this version: use text",
 			"P73 validation 7:0: workflow.nodes[0].count: generating media is not part of this version: remove it",

@@ -135,6 +135,7 @@ func (c *checker) agent(n *item, where string) Agent {
 	a.OutputSchema = o.schema("output_schema")
 	a.Tools = c.tools(o)
 	a.Servers = c.servers(o)
+	c.adviseTools(o, &a)
 	a.Memory = c.memory(o)
 	a.Retry = c.retry(o)
 	a.Fallback = c.fallback(o)
@@ -195,13 +196,15 @@ func (c *checker) tools(o *object) []string {
 	}
 	ids := o.texts("tools")
 	for i, n := range entries {
-		switch n.text {
-		case "web_search", "read_clipboard", "notify", "read_media":
+		if slices.Contains(absentTools(), n.text) {
 			c.add(n, "P61", index(o.at("tools"), i), "tool "+shown(n.text)+" is not part of this version", "remove it")
 		}
 	}
 	return ids
 }
+
+// absentTools are tools of the format that this version does not have.
+func absentTools() []string { return []string{"web_search", "read_clipboard", "notify", "read_media"} }
 
 // memory is kept as written; no workflow node reads it (format 2.1).
 func (c *checker) memory(o *object) json.RawMessage {
