@@ -3,6 +3,7 @@ package inbound
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -280,6 +281,30 @@ func (c *connection) checkHeaders() {
 		kept = append(kept, t)
 	}
 	c.found.Tools = kept
+}
+
+// exitWait is how long an end of the output waits for that of the program.
+const exitWait = 250 * time.Millisecond
+
+// exit says how the program ended, if it has.
+func (c *connection) exit() string {
+	if c.proc == nil {
+		return ""
+	}
+	timer := time.NewTimer(exitWait)
+	defer timer.Stop()
+	select {
+	case <-c.proc.Done():
+	case <-timer.C:
+		return ""
+	}
+	switch exit := c.proc.Exit(); {
+	case exit.Signal != "":
+		return " (" + exit.Signal + ")"
+	case exit.Code >= 0:
+		return fmt.Sprintf(" (exit code %d)", exit.Code)
+	}
+	return ""
 }
 
 // end begins the one close of the connection, unless it has begun; done is closed when

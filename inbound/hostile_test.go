@@ -277,7 +277,10 @@ func TestDeafChild(t *testing.T) {
 // new era gets the handshake of the old one.
 func TestChildEnds(t *testing.T) {
 	w := newWorld(t, nil, nil)
-	wantFault(t, w.open(t, flow(helperRef(t, "s", "exits"))), workflows.ToolUnavailable, ReasonDied, false)
+	ends := wantFault(t, w.open(t, flow(helperRef(t, "s", "exits"))), workflows.ToolUnavailable, ReasonDied, false)
+	if want := "it ended before it answered (exit code 3)"; ends.Message != want {
+		t.Errorf("message = %q, want %q", ends.Message, want)
+	}
 	f := flow(helperRef(t, "s", "impatient"))
 	w.mustOpen(t, f)
 	if got, err := w.say(t.Context(), f, "s", "x"); err != nil || got.Text != "x" {

@@ -131,6 +131,9 @@ func (r *run) bring(ctx context.Context, c *connection) error {
 	if !ok {
 		fault = startFault(ctx, c.name, c.declared, err, c.started)
 	}
+	if fault.Reason == ReasonDied {
+		fault.Message += c.exit()
+	}
 	ended(fault, counts(fault))
 	if c.proc != nil && fault.Fault != workflows.ToolCancelled {
 		r.host.opt.Log.WarnContext(ctx, "mcp server did not come up", "run", r.ID, "server", c.name,
