@@ -105,7 +105,7 @@ func (b *bench) all(ctx context.Context, dir string) error {
 	systems := []system{journal3, bare(), pure(), transform(), journal20, bareSteps(), effects(), fullCommit(), gate(warm + b.runs)}
 	eras := []string{session, stateless}
 	for _, era := range eras {
-		systems = append(systems, bareHTTP(era), pureHTTP(era))
+		systems = append(systems, bareHTTP(era), pureHTTP(era, false), pureHTTP(era, true))
 	}
 	results, err := b.turns(ctx, dir, systems)
 	if err != nil {
@@ -143,7 +143,7 @@ func (b *bench) all(ctx context.Context, dir string) error {
 		iEffects
 		iFull
 		iGate
-		iHTTP // a bare tool and ours for each era
+		iHTTP // for each era a bare tool, ours, and ours with access control
 	)
 	ratio := func(x, y int) float64 { return float64(results[x].p50) / float64(results[y].p50) }
 	rows := []row{
@@ -161,7 +161,7 @@ func (b *bench) all(ctx context.Context, dir string) error {
 		{"idle time that they add", "% of a core", idle.percent, 0.5, false},
 	}
 	for i, era := range eras {
-		bare, ours := results[iHTTP+2*i], results[iHTTP+2*i+1]
+		bare, ours, known := results[iHTTP+3*i], results[iHTTP+3*i+1], results[iHTTP+3*i+2]
 		held, err := b.waiting(ctx, filepath.Join(dir, "waiting-"+era), era)
 		if err != nil {
 			return fmt.Errorf("waiting, %s: %w", era, err)
@@ -171,6 +171,8 @@ func (b *bench) all(ctx context.Context, dir string) error {
 			row{what: "the same, throughput", unit: "x", got: ours.alone / bare.alone},
 			row{what: fmt.Sprintf("the same, %d callers, p50", parallel), unit: "x", got: float64(ours.many) / float64(bare.many)},
 			row{what: "the same, throughput", unit: "x", got: ours.rate / bare.rate},
+			row{what: "the same workflow with access control against without, p50", unit: "x", got: float64(known.p50) / float64(ours.p50)},
+			row{what: fmt.Sprintf("the same, %d callers, throughput", parallel), unit: "x", got: known.rate / ours.rate},
 			row{what: fmt.Sprintf("memory that %d waiting calls add", b.calls), unit: "MB", got: held.mb},
 			row{what: "for each of them in the server", unit: "goroutines", got: held.goroutines},
 		)

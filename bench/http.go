@@ -19,6 +19,7 @@ import (
 
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/publish"
+	"github.com/relavium/relavium-serve/publish/access"
 )
 
 // The two eras: sessions, and requests that stand alone.
@@ -41,6 +42,7 @@ type caller struct {
 	url     string
 	era     string
 	tool    string
+	bearer  string // token to call with; "" means none
 	session string // of session's era, once open did
 }
 
@@ -100,6 +102,9 @@ func (c *caller) post(ctx context.Context, body string) (*http.Response, error) 
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
+	if c.bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+c.bearer)
+	}
 	if c.era == stateless {
 		req.Header.Set("Mcp-Protocol-Version", stateless)
 		req.Header.Set("Mcp-Method", "tools/call")
@@ -184,12 +189,16 @@ func bareHTTP(era string) system {
 	}
 }
 
-// pureHTTP is the workflow of pure, called over HTTP.
-func pureHTTP(era string) system {
+// pureHTTP is the workflow of pure, called over HTTP; guarded, with a token.
+func pureHTTP(era string, guarded bool) system {
+	name := "3 nodes, HTTP " + era
+	if guarded {
+		name += ", token"
+	}
 	return system{
-		name: "3 nodes, HTTP " + era,
+		name: name,
 		open: func(ctx context.Context, dir string) (*opened, error) {
-			at, err := listen(ctx, dir, unexpressed)
+			at, err := listen(ctx, dir, unexpressed, guarded)
 			if err != nil {
 				return nil, err
 			}
@@ -202,7 +211,7 @@ func pureHTTP(era string) system {
 				client.CloseIdleConnections()
 				return errors.Join(db.Close(), at.close())
 			}
-			once, err := crew(ctx, &caller{client: client, url: at.url, era: era, tool: at.tool})
+			once, err := crew(ctx, &caller{client: client, url: at.url, era: era, tool: at.tool, bearer: at.bearer})
 			if err != nil {
 				return nil, errors.Join(err, end())
 			}
@@ -213,11 +222,11 @@ func pureHTTP(era string) system {
 
 // A listener is one published workflow that answers over HTTP in this process.
 type listener struct {
-	url, tool string
-	close     func() error
+	url, tool, bearer string
+	close             func() error
 }
 
-func listen(ctx context.Context, dir, fragment string) (*listener, error) {
+func listen(ctx context.Context, dir, fragment string, guarded bool) (*listener, error) {
 	e, w, err := openEngine(ctx, dir, "  description: One alone.\n  trigger: {type: mcp_call}"+fragment)
 	if err != nil {
 		return nil, err
@@ -237,13 +246,35 @@ func listen(ctx context.Context, dir, fragment string) (*listener, error) {
 		return fail(err)
 	}
 	sctx, stop := context.WithCancel(ctx)
+	var opt publish.HTTPOptions
+	var current sync.WaitGroup
+	token := ""
+	if guarded {
+		if opt.Access, token, err = guard(ctx, dir); err != nil {
+			stop()
+			return fail(errors.Join(err, l.Close()))
+		}
+		current.Go(func() { opt.Access.Run(sctx, nil) })
+	}
 	served := make(chan error, 1)
-	go func() { served <- s.ServeHTTPOn(sctx, l, publish.HTTPOptions{}) }()
+	go func() { served <- s.ServeHTTPOn(sctx, l, opt) }()
 	return &listener{
-		url: "http://" + l.Addr().String() + "/mcp", tool: s.ToolNames()[w.ID],
+		url: "http://" + l.Addr().String() + "/mcp", tool: s.ToolNames()[w.ID], bearer: token,
 		close: func() error {
 			stop()
+			current.Wait()
 			return errors.Join(<-served, e.Close(context.WithoutCancel(ctx)))
 		},
 	}, nil
+}
+
+// guard makes one static token, and what knows it.
+func guard(ctx context.Context, dir string) (*access.Access, string, error) {
+	store := &access.File{Home: dir}
+	_, token, err := access.Create(ctx, store, "bench", []string{access.ScopeRun}, time.Time{}, time.Now())
+	if err != nil {
+		return nil, "", err
+	}
+	who, err := access.New(access.Options{Mode: access.ModeToken, Logger: quiet(), Tokens: store})
+	return who, token, err
 }

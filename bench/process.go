@@ -92,7 +92,7 @@ func layOut(dir, fragment string, copies int) error {
 		}
 	}
 	// The key of the runs that fill makes, so that the server has them to look after.
-	if err := os.WriteFile(filepath.Join(dir, "home", "config.toml"), []byte("[serve]\nworkspace_id = \""+project+"\"\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "home", "config.toml"), []byte("[serve]\nworkspace_id = \""+project+"\"\n[serve.limits]\nruns = 0\n"), 0o600); err != nil {
 		return err
 	}
 	for i := range copies {

@@ -31,7 +31,7 @@ func (b *bench) waiting(ctx context.Context, dir, era string) (c load, err error
 	if err := os.Mkdir(inside, 0o700); err != nil {
 		return c, err
 	}
-	at, err := listen(ctx, inside, gated)
+	at, err := listen(ctx, inside, gated, false)
 	if err != nil {
 		return c, err
 	}
