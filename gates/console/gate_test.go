@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +47,91 @@ func TestDecide(t *testing.T) {
 		d.page(a.header.Get("Location")).has(c.shows, "fine by me", "via the console at")
 		d.page("/").lacks(gate.ID)
 		d.page("/runs/"+run).has("fine by me", "by local via the console")
+	}
+}
+
+// A sender calls what may not be repeated. The first call is under way until its
+// process ends; the next one returns.
+type sender struct{ sent chan struct{} }
+
+func (s *sender) RunAgent(ctx context.Context, call engine.AgentCall) (engine.AgentResult, error) {
+	_, err := call.Do(ctx, engine.Effect{
+		N: 0, Kind: engine.EffectTool, Name: "send_letter", Request: []byte(`{}`), Shown: []byte(`{"to":"ops"}`),
+	}, func(ctx context.Context, _ string) (engine.EffectResult, error) {
+		if s.sent != nil {
+			close(s.sent)
+			<-ctx.Done()
+			return engine.EffectResult{}, ctx.Err()
+		}
+		return engine.EffectResult{Value: []byte(`1`)}, nil
+	})
+	switch {
+	case errors.Is(err, engine.ErrSkipped):
+		return engine.AgentResult{Output: []byte(`"skipped"`)}, nil
+	case err != nil:
+		return engine.AgentResult{}, err
+	}
+	return engine.AgentResult{Output: []byte(`"sent"`)}, nil
+}
+
+// TestDecideUnknown decides about a call whose outcome is not known: by one of three
+// answers, and no other.
+func TestDecideUnknown(t *testing.T) {
+	t.Parallel()
+	w := parse(t, `schema_version: '1.0'
+workflow:
+  id: heron
+  agents: [{id: wader, provider: anthropic, model: m-1, system_prompt: 'Be brief.'}]
+  nodes: [{id: start, type: input}, {id: post, type: agent, agent_ref: wader, prompt_template: go}, {id: result, type: output}]
+  edges: [{from: start, to: post}, {from: post, to: result}]
+`)
+	for answer, want := range map[string]string{"repeat": `{"result":"sent"}`, "skip": `{"result":"skipped"}`, "fail": ""} {
+		t.Run(answer, func(t *testing.T) {
+			t.Parallel()
+			home, first := t.TempDir(), &sender{sent: make(chan struct{})}
+			e, err := engine.Open(t.Context(), engine.Options{
+				Path: filepath.Join(home, "serve.db"), Executor: true, Projects: []string{projectKey}, Agent: first, Logger: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			started, err := e.Start(t.Context(), engine.StartRequest{
+				Workflow: w, Project: engine.Project{Key: projectKey}, Principal: engine.Local, Arguments: []byte(`{}`), Source: "mcp", Client: "a-client",
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-first.sent
+			if err := e.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			d := newDeskAt(t, home, &sender{}, nil)
+			var gate engine.Gate
+			d.until(func() bool {
+				gates, err := d.engine.Gates(t.Context(), engine.GateFilter{Run: started.Run, Open: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(gates) == 1 {
+					gate = gates[0]
+				}
+				return len(gates) == 1
+			})
+			page := d.page("/gates/" + gate.ID)
+			page.has("Nobody knows whether this step took effect", "send_letter", `value="repeat"`, `value="skip"`, `value="fail"`, `value="answer"`)
+			page.lacks("<textarea id=\"value\"", "Send answer", `value="reject"`)
+			for _, wrong := range []url.Values{{"decision": {"answer"}, "value": {"perhaps"}}, {"decision": {"reject"}}, {"decision": {"approve"}}} {
+				if a := d.send("/gates/"+gate.ID, wrong); a.status != http.StatusUnprocessableEntity {
+					t.Errorf("%v = %d, want 422", wrong, a.status)
+				}
+			}
+			if a := d.send("/gates/"+gate.ID, url.Values{"decision": {"answer"}, "value": {answer}}); a.status != http.StatusSeeOther {
+				t.Fatalf("%s = %d, want 303:\n%s", answer, a.status, a.body)
+			}
+			if r := d.ended(started.Run); string(r.Outputs) != want {
+				t.Errorf("%s: the run is %s with %s, want %s", answer, r.State, r.Outputs, want)
+			}
+		})
 	}
 }
 

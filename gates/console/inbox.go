@@ -30,6 +30,7 @@ type gateView struct {
 	Soon          bool   // it expires within the hour
 	OnTimeout     string // what happens then
 	Reason        string // why the engine opened it
+	Choices       []choice
 	Done, Nodes   int
 	Did           []string // nodes that completed, the last ones
 
@@ -42,6 +43,17 @@ type gateView struct {
 	Payload   *shown
 }
 
+// A choice is one of the answers that a gate takes, where it takes no others.
+type choice struct{ Value, Label string }
+
+// choices are those of a gate about a call whose outcome is not known.
+func choices(g *engine.Gate) []choice {
+	if g.Reason != engine.ReasonUnknown {
+		return nil
+	}
+	return []choice{{"repeat", "Repeat the call"}, {"skip", "Skip it"}, {"fail", "Fail the step"}}
+}
+
 func (c *Console) gateView(g *engine.Gate) gateView {
 	v := gateView{
 		ID: g.ID, Run: g.Run, Node: line(g.Node, 80), Workflow: line(g.Workflow, 80), Kind: g.Type,
@@ -49,7 +61,7 @@ func (c *Console) gateView(g *engine.Gate) gateView {
 		Opened: c.moment(g.Opened), Expires: c.moment(g.Expires), State: "waiting",
 		Decision: decisionWord(g.Decision), DecidedBy: line(g.DecidedBy, 120), Via: viaWord(g.Via),
 		Decided: c.moment(g.Decided), Comment: clean(g.Comment, maxMessage), Payload: value(g.Payload, maxShown),
-		Expired: g.Decision == "" && !g.Expires.IsZero() && !c.opt.Now().Before(g.Expires),
+		Choices: choices(g), Expired: g.Decision == "" && !g.Expires.IsZero() && !c.opt.Now().Before(g.Expires),
 	}
 	v.Soon = v.Expired || g.Decision == "" && !g.Expires.IsZero() && g.Expires.Sub(c.opt.Now()) < time.Hour
 	switch g.Type {
@@ -67,9 +79,9 @@ func (c *Console) gateView(g *engine.Gate) gateView {
 		v.OnTimeout = "then the run fails"
 	}
 	switch g.Reason {
-	case "budget":
+	case engine.ReasonBudget:
 		v.Reason = "The run has reached its budget."
-	case "outcome_unknown":
+	case engine.ReasonUnknown:
 		v.Reason = "Nobody knows whether this step took effect before a crash."
 	}
 	switch g.Decision {
@@ -305,6 +317,13 @@ func verdict(r *http.Request, gate *engine.Gate) (d engine.Decision, problem str
 		return d, "The text is not valid Unicode."
 	case len(d.Comment) > engine.MaxComment:
 		return d, "The comment is longer than 64 KiB."
+	}
+	if these := choices(gate); these != nil {
+		d.Decision, d.Payload = engine.InputProvided, quoted(given)
+		if !slices.ContainsFunc(these, func(c choice) bool { return c.Value == given }) {
+			return d, "Choose one of the answers."
+		}
+		return d, ""
 	}
 	input := gate.Type == "input"
 	switch form.Get("decision") {

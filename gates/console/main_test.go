@@ -49,11 +49,17 @@ type desk struct {
 // newDesk makes a desk of somebody who is logged in. tune may change the options.
 func newDesk(t *testing.T, tune func(*Options)) *desk {
 	t.Helper()
-	d := &desk{t: t, home: t.TempDir()}
+	return newDeskAt(t, t.TempDir(), noAgents{}, tune)
+}
+
+// newDeskAt is newDesk in a home that may have been used before.
+func newDeskAt(t *testing.T, home string, agents engine.AgentRunner, tune func(*Options)) *desk {
+	t.Helper()
+	d := &desk{t: t, home: home}
 	quiet := slog.New(slog.DiscardHandler)
 	var err error
 	d.engine, err = engine.Open(t.Context(), engine.Options{
-		Path: filepath.Join(d.home, "serve.db"), Executor: true, Projects: []string{projectKey}, Agent: noAgents{}, Logger: quiet,
+		Path: filepath.Join(d.home, "serve.db"), Executor: true, Projects: []string{projectKey}, Agent: agents, Logger: quiet,
 	})
 	if err != nil {
 		t.Fatal(err)
