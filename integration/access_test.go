@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -302,5 +303,27 @@ func TestApproverIsAnother(t *testing.T) {
 	var shown []struct{ DecidedBy, Via string }
 	if err := json.Unmarshal([]byte(p.ok(t, "gate", "list", "--all", "--run", run, "--json")), &shown); err != nil || len(shown) != 1 || shown[0].DecidedBy != "token:lead" || shown[0].Via != "console" {
 		t.Errorf("gates = %+v, %v, want the decision of token:lead via console", shown, err)
+	}
+}
+
+// TestStopWithTokens stops a server while the call of a token's holder waits: it
+// is answered still, and the run waits on.
+func TestStopWithTokens(t *testing.T) {
+	t.Parallel()
+	p := scenarioProject(t)
+	server := p.serveHTTP(t, "--publish", "@mcp_call", "--auth", "token")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	bot := bearer{t, server.url, p.newToken(t, "bot", "relavium:run"), plainClient(t, nil)}
+	resp := bot.send(ctx, "tools/call", "relavium_deploy", `"name":"relavium_deploy","arguments":{"version":"1.4.2"},`)
+	defer resp.Body.Close()
+	run := p.awaitWaiting(t)
+	server.end(os.Interrupt)
+	rest, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.Contains(string(rest), `"result"`) || !strings.Contains(string(rest), run) {
+		t.Errorf("the call of a server that stops brought %s, %v; want an answer that names run %s", rest, err, run)
+	}
+	if runs := p.runs(t); len(runs) != 1 || runs[0].State != "waiting" {
+		t.Errorf("runs = %+v, want the one, waiting", runs)
 	}
 }

@@ -566,8 +566,9 @@ func TestTokenEnds(t *testing.T) {
 	s, e, _ := newServer(t, anyTime, chained(t, "deploy", "one"))
 	l := openLobby(t, access.ModeOAuth)
 	at := listen(t, s, l.options())
+	// Clocks may differ by 30 s.
 	soon := time.Now().Add(2 * time.Second).Truncate(time.Second)
-	me := at.as(l.jwt("ann", "relavium:run", issuer.Shape{Claims: map[string]any{"exp": soon.Unix()}}))
+	me := at.as(l.jwt("ann", "relavium:run", issuer.Shape{Claims: map[string]any{"exp": soon.Add(-30 * time.Second).Unix()}}))
 	session := me.initializeAs("2025-11-25", declaresForm)
 	stream := session.get("")
 	call := me.begin(toolCall("1", "relavium_deploy", ""), session.header()...)

@@ -271,7 +271,9 @@ func (e *entrance) base(l net.Listener) string {
 // serveHTTP answers on l until ctx ends, with the console beside the endpoint
 // where only this machine reaches it or callers have to show who they are.
 func (a *app) serveHTTP(ctx context.Context, at *site, e *entrance, eng *engine.Engine, server *publish.Server, l net.Listener, opt publish.HTTPOptions) error {
-	actx, end := context.WithCancel(ctx)
+	// Callers are known for as long as their calls are answered: when the server
+	// stops, too.
+	actx, end := context.WithCancel(context.WithoutCancel(ctx))
 	var current sync.WaitGroup
 	defer current.Wait()
 	defer end()

@@ -271,7 +271,7 @@ func (a *Access) writeUses(ctx context.Context) error {
 type Identity struct {
 	Principal engine.Principal
 	Scopes    Scopes
-	Expires   time.Time // of the token; zero means never
+	Expires   time.Time // when the token is taken no more; zero means never
 
 	names []string // by which visible_to may name it
 	oauth bool

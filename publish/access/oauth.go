@@ -142,7 +142,7 @@ func (v *verifier) verify(secret string) (*Identity, string, error) {
 	}
 	i := &Identity{
 		Principal: engine.Principal("oauth:" + v.opt.Issuer + "#" + c.Subject),
-		Scopes:    scopesOf(scopes), Expires: c.ExpiresAt.Time, names: []string{c.Subject}, oauth: true,
+		Scopes:    scopesOf(scopes), Expires: c.ExpiresAt.Add(leeway), names: []string{c.Subject}, oauth: true,
 	}
 	for _, client := range []string{c.ClientID, c.Party} {
 		if client != "" {
