@@ -111,7 +111,7 @@ func (d *Declaration) Validate() error {
 		}
 	}
 	texts := append([]string{d.Command, d.Cwd}, d.Args...)
-	if slices.ContainsFunc(texts, containsRef) {
+	if slices.ContainsFunc(texts, HoldsSecretRef) {
 		return errors.New("a secret is referred to outside env, where other processes could read it")
 	}
 	for name, value := range d.Env {
@@ -156,9 +156,9 @@ func SecretRef(value string) (name string, ok bool) {
 	return name, true
 }
 
-// containsRef reports whether text holds something that reads like the start of a
+// HoldsSecretRef reports whether text holds something that reads like the start of a
 // secret reference.
-func containsRef(text string) bool {
+func HoldsSecretRef(text string) bool {
 	for {
 		_, after, found := strings.Cut(text, "{{")
 		if !found {

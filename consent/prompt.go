@@ -178,8 +178,8 @@ func (q *Question) showEnv(b *strings.Builder) {
 			continue
 		}
 		fmt.Fprintf(b, "    %s = %s\n", shown, q.quoted(env[name], maxShownBytes))
-		if containsRef(env[name]) {
-			b.WriteString("      warning: text around a secret reference: the value holds the secret, the digest counts only the text\n")
+		if HoldsSecretRef(env[name]) {
+			b.WriteString("      warning: text around a secret reference: the program is given the text as it stands, not the secret\n")
 		}
 		if marked(name) {
 			b.WriteString("      note: names a configuration file, a socket or a program\n")

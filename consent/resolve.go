@@ -62,7 +62,15 @@ func Resolve(command, cwd string, getenv func(string) string) (string, error) {
 			}
 		}
 	}
-	return fail("no such program in the folders of PATH")
+	return fail("no such program in the folders of PATH" + spaceHint(command))
+}
+
+// spaceHint is for a command line where a program is wanted.
+func spaceHint(command string) string {
+	if strings.ContainsAny(command, " \t") {
+		return "; a command is one program, spaces included: put arguments in args"
+	}
+	return ""
 }
 
 func resolvePath(command, path string, getenv func(string) string) (string, error) {
@@ -72,7 +80,7 @@ func resolvePath(command, path string, getenv func(string) string) (string, erro
 			return candidate, nil
 		}
 	}
-	return "", &ResolveError{Command: command, Reason: reason}
+	return "", &ResolveError{Command: command, Reason: reason + spaceHint(command)}
 }
 
 // notExecutable says why the file at path is no program; "" means that it is one.

@@ -41,6 +41,7 @@ func TestResolve(t *testing.T) {
 		{"pipe", "", "no such program"},
 		{"folder", "", "no such program"},
 		{"plain", "", "no such program"},
+		{"run --fast", "", "put arguments in args"},
 		{"run", "", "no such program"}, // relative entries of PATH are skipped
 		{"bin/run", at("work/bin/run"), ""},
 		{"./bin/../bin/run", at("work/bin/run"), ""},

@@ -114,6 +114,12 @@ func (o *object) misplaced(keys []string, on string) {
 func (c *checker) stdio(o *object, s *ServerRef) {
 	s.Command, _ = o.required("command", "P41")
 	s.Args = o.texts("args")
+	c.secretless(o.get("command"), o.at("command"))
+	if n := o.get("args"); n != nil && n.kind == listItem {
+		for i, arg := range n.items {
+			c.secretless(arg, index(o.at("args"), i))
+		}
+	}
 	if strings.ContainsAny(s.Command, " \t") && len(s.Args) == 0 {
 		c.warn(o.get("command"), "P41", o.at("command"), "the command is one program, spaces included", "put arguments in args")
 	}
@@ -147,6 +153,18 @@ func (c *checker) stdio(o *object, s *ServerRef) {
 	}
 }
 
+// secretless refuses a secret in what is not env: arguments and addresses are for all
+// to read.
+func (c *checker) secretless(n *item, where string) {
+	if n == nil || n.kind != stringItem {
+		return
+	}
+	t, err := parseTemplate(n.text)
+	if err == nil && slices.ContainsFunc(t.refs(), func(r ref) bool { return r.kind == refSecrets }) {
+		c.add(n, "P63", where, "a secret cannot be referred to here, where others could read it", "env of a stdio server takes it")
+	}
+}
+
 // network checks what can be seen in the words of a URL; whether its host may be
 // reached is for the caller's CheckURL.
 func (c *checker) network(o *object, s *ServerRef) {
@@ -159,6 +177,7 @@ func (c *checker) network(o *object, s *ServerRef) {
 		return
 	}
 	at, where := o.get("url"), o.at("url")
+	c.secretless(at, where)
 	u, err := url.Parse(s.URL)
 	if err != nil || u.Host == "" {
 		c.add(at, "P44", where, "not a URL with scheme and host", "")

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/relavium/relavium-serve/consent"
+	"github.com/relavium/relavium-serve/egress"
 )
 
 // checkServers refuses registrations that cannot be meant, and a name that is
@@ -44,6 +45,8 @@ func serverFault(server *serverSettings) string {
 		return "url is required with a network transport"
 	case network && (server.Command != "" || server.Args != nil || server.Env != nil):
 		return "command, args and env go with transport stdio only"
+	case slices.ContainsFunc(append([]string{server.Command, server.URL}, server.Args...), consent.HoldsSecretRef):
+		return "a secret is referred to outside env, where others could read it"
 	case server.ConnectTimeoutMS != nil && (*server.ConnectTimeoutMS < 1 || *server.ConnectTimeoutMS > 600_000):
 		return "connect_timeout_ms: expected 1 to 600000"
 	}
@@ -56,7 +59,10 @@ func serverFault(server *serverSettings) string {
 		if parsed, err := url.Parse(server.URL); err != nil || parsed.Host == "" {
 			return "url: not an address"
 		} else if parsed.User != nil {
-			return "url: holds credentials; use a secret instead"
+			return "url: holds credentials"
+		}
+		if _, err := egress.ParseServer(server.Transport, server.URL, server.AllowLocalEndpoint); err != nil {
+			return "url: " + err.Error()
 		}
 	}
 	return ""
