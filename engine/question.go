@@ -32,7 +32,7 @@ func (e *Engine) Ask(ctx context.Context, nonce string, at time.Time, gates ...s
 				continue
 			}
 			open = append(open, nonce)
-			open = open[max(0, len(open)-keepNonces):]
+			open = trimmed(open)
 			if _, err := tx.ExecContext(ctx, `update gates set asked=?, nonce=? where id=? and decision is null`,
 				at.UnixMilli(), strings.Join(open, " "), gate); err != nil {
 				return err

@@ -91,3 +91,66 @@ func TestNonceIsSpentByOneOfMany(t *testing.T) {
 		t.Errorf("%d of 16 spent the nonce, want 1", got)
 	}
 }
+
+// How a task shows a gate's question outlives the calls that ask about it too,
+// and is changed by one of several who would.
+func TestShowing(t *testing.T) {
+	t.Parallel()
+	e := open(t, storePath(t), nil)
+	run, gates := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
+	gate := gates[0]
+	first := time.UnixMilli(1_800_000_000_000)
+	show := func(at time.Time) engine.Showing {
+		t.Helper()
+		shown, open, err := e.Show(t.Context(), run, at, gate, "no-such-gate")
+		if err != nil || !open || len(shown) != 1 {
+			t.Fatalf("Show = %v, %t, %v, want the gate alone", shown, open, err)
+		}
+		return shown[gate]
+	}
+	if got, want := show(first), (engine.Showing{Since: first}); got != want {
+		t.Errorf("Show = %v, want %v", got, want)
+	}
+	for i := range 40 {
+		if err := e.Ask(t.Context(), fmt.Sprintf("n%d", i), time.Now(), gate); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stands := show(first.Add(time.Hour))
+	if want := (engine.Showing{Since: first}); stands != want {
+		t.Errorf("Show after an hour and 40 calls = %v, want %v", stands, want)
+	}
+	if good, err := e.Spend(t.Context(), "n39", gate); err != nil || len(good) != 1 {
+		t.Errorf("Spend of a recent nonce = %v, %v, want the gate", good, err)
+	}
+	var won atomic.Int32
+	var racing sync.WaitGroup
+	for range 16 {
+		racing.Go(func() {
+			if good, err := e.Reshow(t.Context(), run, gate, stands, true); err != nil {
+				t.Error(err)
+			} else if good {
+				won.Add(1)
+			}
+		})
+	}
+	racing.Wait()
+	if got := won.Load(); got != 1 {
+		t.Errorf("%d of 16 asked once more, want 1", got)
+	}
+	if got, want := show(first), (engine.Showing{Since: first, Again: true}); got != want {
+		t.Errorf("Show of the second question = %v, want %v", got, want)
+	}
+	if good, err := e.Reshow(t.Context(), run, gate, stands, false); err != nil || good {
+		t.Errorf("Reshow of the first question = %t, %v, want false", good, err)
+	}
+	if good, err := e.Reshow(t.Context(), run, gate, engine.Showing{Since: first, Again: true}, false); err != nil || !good {
+		t.Errorf("Reshow = %t, %v, want true", good, err)
+	}
+	if _, err := e.Decide(t.Context(), gate, engine.Decision{Decision: engine.Approved, By: "local", Via: engine.ViaCLI}); err != nil {
+		t.Fatal(err)
+	}
+	if _, open, err := e.Show(t.Context(), run, first, gate); err != nil || open {
+		t.Errorf("Show of a task that asks no more: open = %t, %v, want false", open, err)
+	}
+}

@@ -118,6 +118,12 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 	if started.Joined {
 		slot.Joined()
 	}
+	if s.becomesTask(sctx, x, w) {
+		if err := s.createTask(sctx, x, &started); err != nil {
+			return s.unexpected("make a task", started.Run, err)
+		}
+		return &mcp.CallToolResult{} // instead of which the task is written
+	}
 	wt := &wait{
 		server:   s,
 		x:        x,

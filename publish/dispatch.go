@@ -37,6 +37,7 @@ type exchange struct {
 	request   *transport.Request
 	caller    caller
 	fault     *transport.Error // the JSON-RPC error to answer with, set by a handler
+	instead   json.RawMessage  // the result to answer with, instead of what the handler returns
 	delivered func()           // to call once the answer reached the client
 	lost      func()           // to call when it could not
 }
@@ -61,6 +62,9 @@ func (s *Server) Answer(ctx context.Context, req *transport.Request) (reply tran
 	x := &exchange{request: req, caller: callerOf(req)}
 	if x.retries() {
 		return s.retry(ctx, x)
+	}
+	if s.asksTask(x) {
+		return s.task(ctx, x)
 	}
 	session := newSession(x, s.sessions.Add(1))
 	ctx = context.WithValue(ctx, exchangeKey{}, x)
@@ -128,11 +132,18 @@ func (s *Server) reply(x *exchange, response mcp.JSONRPCMessage) transport.Reply
 	if x.fault != nil {
 		return transport.Reply{Error: x.fault}
 	}
+	if x.instead != nil {
+		return transport.Reply{Result: readable(x.instead), Delivered: x.delivered, Lost: x.lost}
+	}
 	switch r := response.(type) {
 	case mcp.JSONRPCResponse:
 		result := r.Result
-		if list, ok := r.Result.(mcp.ListToolsResult); ok {
-			result = s.listed(x, list)
+		switch r := r.Result.(type) {
+		case mcp.ListToolsResult:
+			result = s.listed(x, r)
+		case mcp.InitializeResult: // of revisions that know no extensions
+			r.Capabilities.Extensions = nil
+			result = r
 		}
 		body, err := encode(result)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -74,6 +75,9 @@ type Options struct {
 	Refuse    func(ctx context.Context, w *workflows.Workflow) error
 	Variables map[string]string // [variables] of the config, for runs
 
+	Tasks string        // which calls of clients that declare the tasks extension become tasks; "" means TasksAuto
+	Keep  time.Duration // how long an ended run is kept, as clients are told of tasks; 0 does not tell
+
 	Heartbeat time.Duration // between progress notifications of a quiet run; 0 means 15 s
 	PageSize  int           // tools per page of tools/list; 0 means 250
 	Version   string        // of this binary, for serverInfo
@@ -139,12 +143,20 @@ func New(opt Options) (*Server, error) {
 	if err := s.buildTools(); err != nil {
 		return nil, err
 	}
-	s.mcp = server.NewMCPServer(s.info.Name, s.info.Version,
+	can := []server.ServerOption{
 		server.WithToolCapabilities(true),
 		server.WithResourceCapabilities(false, false),
 		server.WithPaginationLimit(opt.PageSize),
 		server.WithToolFilter(s.filter),
-	)
+	}
+	switch opt.Tasks {
+	case "", TasksAuto, TasksAlways:
+		can = append(can, server.WithExtensions(map[string]any{taskExtension: map[string]any{}}))
+	case TasksNever:
+	default:
+		return nil, fmt.Errorf("publish: Options.Tasks is %q", opt.Tasks)
+	}
+	s.mcp = server.NewMCPServer(s.info.Name, s.info.Version, can...)
 	s.register()
 	s.warnOfLimits()
 	return s, nil

@@ -168,14 +168,17 @@ func (w *wait) interrupted(ctx context.Context) *mcp.CallToolResult {
 // reached the client nobody needs to join the run any more, and if it did not a
 // retry may.
 func (w *wait) claim(ctx context.Context) {
-	w.x.delivered = func() {
-		cctx, done := detached(ctx)
-		defer done()
-		if err := w.server.engine.Claim(cctx, w.run); err != nil {
-			w.server.log.WarnContext(ctx, "claim a result", slog.String("run", w.run), slog.Any("error", err))
-		}
-	}
+	w.x.delivered = func() { w.claimed(ctx) }
 	w.x.lost = func() { w.detach(ctx, engine.DetachDrop) }
+}
+
+// claimed notes that the result reached the client.
+func (w *wait) claimed(ctx context.Context) {
+	cctx, done := detached(ctx)
+	defer done()
+	if err := w.server.engine.Claim(cctx, w.run); err != nil {
+		w.server.log.WarnContext(ctx, "claim a result", slog.String("run", w.run), slog.Any("error", err))
+	}
 }
 
 // track tells the transport how far the caller hears of the run.
@@ -225,9 +228,14 @@ func (w *wait) gateOpened(ctx context.Context, ev *engine.Event) {
 		note.Expires = rfc3339(*ev.Expires)
 	}
 	w.x.notify(humanGate, note)
-	line := fmt.Sprintf("waiting for a person at gate %s: %s (%s)", ev.Node, oneLine(ev.Message, 200), where)
+	line := gateLine(ev.Node, ev.Message, where)
 	w.waiting[ev.Gate] = line
 	w.progress.send(line)
+}
+
+// gateLine tells people of a gate that waits for one of them.
+func gateLine(node, message, where string) string {
+	return fmt.Sprintf("waiting for a person at gate %s: %s (%s)", node, oneLine(message, 200), where)
 }
 
 // open reports whether a gate still waits.

@@ -27,7 +27,7 @@ func (s *site) dial(header ...string) *client {
 	for i := 0; i+1 < len(header); i += 2 {
 		opt.HTTPHeader.Add(header[i], header[i+1])
 	}
-	ws, resp, err := websocket.Dial(ctx, "http://"+s.addr+"/ws", opt)
+	ws, resp, err := websocket.Dial(ctx, "http://"+s.addr+"/ws", opt) //nolint:bodyclose // it closes it
 	if err != nil {
 		s.tb.Fatalf("dial: %v (%v)", err, resp)
 	}

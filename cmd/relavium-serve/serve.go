@@ -335,6 +335,8 @@ func (a *app) publishing(ctx context.Context, at *site, eng *engine.Engine, list
 		Variables:  at.Variables,
 		Version:    readVersion().Version,
 		Limits:     at.limits(),
+		Tasks:      *at.Serve.Tasks,
+		Keep:       atLeast(at.Runs.Keep.value(30 * 24 * time.Hour)),
 		StopGrace:  stopGrace,
 	}
 }

@@ -117,7 +117,7 @@ func (c *conn) serve(ctx context.Context) error {
 	read := make(chan incoming)
 	go c.readAll(read)
 
-	why, grace := c.loop(ctx, base, read)
+	grace, why := c.loop(ctx, base, read)
 	cause := ErrClosed
 	if errors.Is(why, ErrStopping) || errors.Is(why, errRevoked) {
 		cause = why
@@ -135,7 +135,7 @@ func (c *conn) serve(ctx context.Context) error {
 
 // loop takes messages until something ends that, and says what did and how long
 // calls may answer then. ctx bounds the reading, base the requests.
-func (c *conn) loop(ctx, base context.Context, read <-chan incoming) (why error, grace time.Duration) {
+func (c *conn) loop(ctx, base context.Context, read <-chan incoming) (grace time.Duration, why error) {
 	expiry, stop := c.caller.expiry()
 	defer stop()
 	var quiet <-chan struct{}
@@ -146,23 +146,23 @@ func (c *conn) loop(ctx, base context.Context, read <-chan incoming) (why error,
 			if why = hangup(ctx, ErrStopping); errors.Is(why, ErrStopping) {
 				grace = c.stopGrace
 			}
-			return why, grace
+			return grace, why
 		case <-c.broken:
-			return ErrClosed, 0
+			return 0, ErrClosed
 		case <-expiry:
 			// An admitted call may finish; nothing new is answered.
 			c.expired, expiry = true, nil
 			quiet = c.answered()
 			t := time.NewTimer(c.expiryGrace)
-			defer t.Stop() //nolint:revive // it is set once
+			defer t.Stop()
 			late = t.C
 		case <-quiet:
-			return errExpired, 0
+			return 0, errExpired
 		case <-late:
-			return errExpired, 0
+			return 0, errExpired
 		case m := <-read:
 			if !c.take(ctx, base, m) {
-				return m.err, c.endGrace
+				return c.endGrace, m.err
 			}
 		}
 	}

@@ -205,7 +205,20 @@ func modernFault(h http.Header, msg message, version, stated string) *Error {
 	if err := mcp.ValidateStandardHeaders(h.Get, stated, mcp.MCPMethod(msg.method), msg.params); err != nil {
 		return mismatch(err.Error())
 	}
+	switch msg.method {
+	case "tasks/get", "tasks/update", "tasks/cancel": // of an extension, which the library does not know
+		if !named(h, field(msg.params, "taskId")) {
+			return mismatch("header mismatch: " + mcp.HeaderName + " is not the taskId of the body")
+		}
+	}
 	return nil
+}
+
+// named reports whether Mcp-Name is a member of the body.
+func named(h http.Header, member json.RawMessage) bool {
+	name, ok := mcp.DecodeHeaderValue(h.Get(mcp.HeaderName))
+	var id string
+	return ok && name != "" && json.Unmarshal(member, &id) == nil && id == name
 }
 
 // shorten keeps what a client sent from filling an answer.

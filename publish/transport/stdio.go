@@ -51,6 +51,6 @@ func (s *Stdio) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 		_, err := out.Write(line)
 		return err
 	}
-	c.serve(ctx)
+	_ = c.serve(ctx) // however it ends, it is a regular end
 	return nil
 }

@@ -68,7 +68,7 @@ func (e *endpoint) websocket(w http.ResponseWriter, r *http.Request, by *Caller)
 	defer done()
 	s := &socket{endpoint: e, ws: ws, by: by, ctx: ctx}
 	ws.SetReadLimit(int64(cmp.Or(e.http.MaxBody, DefaultMaxBody)))
-	pinging.Go(func() { s.ping(cmp.Or(e.http.Heartbeat, DefaultHeartbeat)) })
+	pinging.Go(func() { s.ping(ctx, cmp.Or(e.http.Heartbeat, DefaultHeartbeat)) })
 
 	c := newConn(e.http.Answer, by, e.http.Logger)
 	c.permit = e.http.Permit
@@ -136,17 +136,17 @@ type socket struct {
 
 // ping finds out whether the client is there. One that is not, or takes nothing
 // of what it is sent, has dropped.
-func (s *socket) ping(every time.Duration) {
+func (s *socket) ping(ctx context.Context, every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		select {
-		case <-s.ctx.Done():
+		case <-ctx.Done():
 			return
 		case <-t.C:
 		}
-		ctx, done := context.WithTimeout(s.ctx, cmp.Or(s.endpoint.http.pongTimeout, pongTimeout))
-		err := s.ws.Ping(ctx)
+		pctx, done := context.WithTimeout(ctx, cmp.Or(s.endpoint.http.pongTimeout, pongTimeout))
+		err := s.ws.Ping(pctx)
 		done()
 		if err != nil {
 			_ = s.ws.CloseNow()

@@ -25,7 +25,7 @@ type socketPeer struct {
 
 func (p *page) dial(header ...string) *socketPeer {
 	p.t.Helper()
-	ws, resp, err := p.tryDial("mcp", header...)
+	ws, resp, err := p.tryDial("mcp", header...) //nolint:bodyclose // websocket.Dial closes it
 	if err != nil {
 		p.t.Fatalf("dial: %v (%v)", err, resp)
 	}
@@ -158,7 +158,7 @@ func TestWebSocketRefused(t *testing.T) {
 		{"another subprotocol", "mcp2", token, http.StatusBadRequest},
 	}
 	for _, tt := range tests {
-		ws, resp, err := p.tryDial(tt.protocol, tt.header...)
+		ws, resp, err := p.tryDial(tt.protocol, tt.header...) //nolint:bodyclose // websocket.Dial closes it
 		if err == nil {
 			_ = ws.CloseNow()
 		}
