@@ -125,6 +125,7 @@ func (b bearer) call(tool, arguments string) (status int, body string) {
 }
 
 func plainClient(t *testing.T, config *tls.Config) *http.Client {
+	t.Helper()
 	transport := &http.Transport{TLSClientConfig: config}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}

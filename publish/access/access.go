@@ -419,9 +419,11 @@ func (a *Access) lookUp(ctx context.Context, id string) error {
 // to wait.
 func (a *Access) failed(r *http.Request, why string) *Refusal {
 	from := a.client(r)
-	a.tell.Do(func() {
+	told := true
+	a.tell.Do(func() { told = false })
+	if !told {
 		a.log.InfoContext(r.Context(), "a caller is not admitted", "why", why, "address", from.String())
-	})
+	}
 	if after, ok := a.failures.more(from); !ok {
 		return &Refusal{Status: http.StatusTooManyRequests, After: after, Text: "too many failed attempts"}
 	}
