@@ -29,12 +29,13 @@ type lobby struct {
 	access *access.Access
 	store  access.Store
 	issuer *issuer.Issuer // nil where tokens are static
+	log    *logged
 }
 
 func openLobby(tb testing.TB, mode access.Mode) *lobby {
 	tb.Helper()
-	l := &lobby{tb: tb, store: &access.File{Home: tb.TempDir()}}
-	opt := access.Options{Mode: mode, Logger: slog.New(slog.DiscardHandler), Tokens: l.store, BehindProxy: true}
+	l := &lobby{tb: tb, store: &access.File{Home: tb.TempDir()}, log: &logged{}}
+	opt := access.Options{Mode: mode, Logger: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Tokens: l.store, BehindProxy: true}
 	if mode == access.ModeOAuth {
 		l.issuer = issuer.Start(tb)
 		opt.Resource, opt.Issuer, opt.AllowLocal = resource, l.issuer.URL, true
@@ -135,7 +136,45 @@ func (s *site) fetch(method, path, body string, header ...string) answer {
 	return a
 }
 
-// The token matrix: eleven kinds of credentials and a revoked one, by routes.
+// Report P08: both spellings answer at once to the holder of a token, behind a
+// proxy that ends TLS too, and challenge whoever has none (A01). Nothing of a
+// token is in the log.
+func TestBothSpellings(t *testing.T) {
+	t.Parallel()
+	s, _, log := newServer(t, nil, shaped(t, "echo", "", "1"))
+	l := openLobby(t, access.ModeOAuth)
+	at := listen(t, s, l.options())
+	good, bad := l.jwt("ann", "relavium:run", issuer.Shape{}), l.jwt("ann", "relavium:run", issuer.Shape{Alg: "HS256"})
+	for _, path := range []string{"/mcp", "/mcp/"} {
+		for _, proxy := range [][]string{nil, {"X-Forwarded-Proto", "https", "X-Forwarded-For", "203.0.113.9", "X-Forwarded-Host", "flows.example"}} {
+			header := append(modernHeader("tools/call", "relavium_echo"), proxy...)
+			body := modernBody("1", "tools/call", `"name":"relavium_echo"`)
+			if a := at.as(good).fetch(http.MethodPost, path, body, header...); a.status != http.StatusOK || !strings.Contains(a.body, `{"result":1}`) {
+				t.Errorf("POST %s %v = %d %s, want the result", path, proxy, a.status, a.body)
+			}
+			for _, token := range []string{"", bad} {
+				a := at.as(token).fetch(http.MethodPost, path, body, header...)
+				if a.status != http.StatusUnauthorized || !strings.Contains(a.header.Get("WWW-Authenticate"), `resource_metadata="https://flows.example/`) {
+					t.Errorf("POST %s %v without a good token = %d %v, want 401 with a challenge", path, proxy, a.status, a.header)
+				}
+			}
+		}
+	}
+	for _, text := range []string{log.String(), l.log.String()} {
+		for _, token := range []string{good, bad} {
+			for part := range strings.SplitSeq(token, ".") {
+				if strings.Contains(text, part) {
+					t.Errorf("the log has a part of a token:\n%s", text)
+				}
+			}
+		}
+	}
+	if !strings.Contains(l.log.String(), "a caller is not admitted") {
+		t.Errorf("the log says nothing of who was not admitted:\n%s", l.log.String())
+	}
+}
+
+// The token matrix, with reports A01 and A04: eleven kinds of credentials and a revoked one, by routes.
 func TestTokenMatrix(t *testing.T) {
 	t.Parallel()
 	s, e, _ := newServer(t, nil, shaped(t, "echo", "", "1"), shaped(t, "other", "", "2"))
