@@ -28,7 +28,7 @@ func Names() []string { return []string{Anthropic, DeepSeek, Gemini, OpenAI} }
 const (
 	headerLimit = 10 * time.Minute // until an answer begins, for a turn without a deadline
 	idleLimit   = 5 * time.Minute  // without a byte of a stream
-	maxTurn     = 16 << 20         // bytes of one turn's content
+	maxTurn     = 4 << 20          // bytes of one turn's content; no more of one is kept
 	maxCalls    = 256              // tool calls of one turn
 	maxText     = 2 << 10          // bytes of a provider's text in an error
 )

@@ -81,7 +81,7 @@ func TestChain(t *testing.T) {
 		{name: "bad request", fallback: two, turns: [][]step{{fails(agent.BadRequest), ok("", "b")}}, wrong: "validation"},
 		{name: "content filter", fallback: two, turns: [][]step{{fails(agent.ContentFilter), ok("", "b")}}, wrong: "content_filter"},
 		{name: "cancelled there", fallback: two, turns: [][]step{{fails(agent.Cancelled), ok("", "b")}}, wrong: "cancelled"},
-		{name: "unknown", fallback: two, turns: [][]step{{fails(agent.Unknown), ok("", "b")}}, wrong: "p m: unknown: no luck"},
+		{name: "unknown", fallback: two, turns: [][]step{{fails(agent.Unknown), ok("", "b")}}, wrong: "internal"},
 		{name: "not a model error", fallback: two, turns: [][]step{{step{err: errors.New("odd")}, ok("", "b")}}, wrong: "odd"},
 		{name: "content had come", fallback: two, turns: [][]step{{streamed(agent.Transport), ok("", "b")}}, wrong: "provider_unavailable retryable"},
 		{

@@ -180,7 +180,7 @@ func (d *dispatch) modelFailure(m *ModelError) error {
 	case Cancelled:
 		failure.Code = engine.CodeCancelled
 	case Unknown:
-		return m // internal: the log has it
+		failure.Code = engine.CodeInternal
 	default:
 		return m
 	}
