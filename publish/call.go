@@ -38,7 +38,7 @@ type toolFunc func(ctx context.Context, x *exchange, t *tool) *mcp.CallToolResul
 // callTool is the dispatcher's handler of every tool.
 func (s *Server) callTool(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	x := exchangeOf(ctx)
-	t := s.tools[req.Params.Name]
+	t := x.table.tools[req.Params.Name]
 	result := t.call(ctx, x, t)
 	if x.fault != nil {
 		return nil, x.fault
@@ -60,6 +60,10 @@ func (x *exchange) arguments() json.RawMessage {
 func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolResult {
 	received := time.Now()
 	w := t.workflow
+	if !t.allowed(x.caller.identity) { // it was published after the transport asked
+		x.fault = &transport.Error{Code: codeForbidden, Message: "the token does not allow to call " + t.name}
+		return nil
+	}
 	key, fault := idempotencyKey(x.request)
 	if fault != nil {
 		x.fault = fault

@@ -103,7 +103,7 @@ func (s *Server) ownRun(ctx context.Context, x *exchange, id string) (*engine.Ru
 		return nil, refusal("run: want the id of a run, which is required")
 	}
 	r, err := s.engine.Run(ctx, id, x.caller.principal)
-	if errors.Is(err, engine.ErrRunNotFound) || err == nil && !s.projects[r.Project] {
+	if errors.Is(err, engine.ErrRunNotFound) || err == nil && !x.table.projects[r.Project] {
 		return nil, refusal("no run %q; %s shows the runs there are", clip(id, 64), listName)
 	}
 	if err != nil {
@@ -226,7 +226,7 @@ func (s *Server) wait(ctx context.Context, x *exchange, _ *tool) *mcp.CallToolRe
 		return bad
 	}
 	w := &wait{
-		server: s, x: x, workflow: s.published(r), run: id, late: true,
+		server: s, x: x, workflow: x.table.published(r.Project, r.Workflow), run: id, late: true,
 		progress: newProgress(x, len(r.Nodes)),
 		request:  x.requestOf(waitName, x.arguments()),
 	}
@@ -280,16 +280,6 @@ func (w *wait) attached(ctx context.Context) (result *mcp.CallToolResult, over b
 	return w.result(ctx)
 }
 
-// published is the published workflow of a run, for its settings, or nil.
-func (s *Server) published(r *engine.Run) *Workflow {
-	for i := range s.opt.Workflows {
-		if w := &s.opt.Workflows[i]; w.ID == r.Workflow && w.Project.Key == r.Project {
-			return w
-		}
-	}
-	return nil
-}
-
 func (s *Server) cancel(ctx context.Context, x *exchange, _ *tool) *mcp.CallToolResult {
 	var id string
 	if bad := x.args([]string{"run"}, func(_ string, v json.RawMessage) string { return textOf(v, &id) }); bad != nil {
@@ -330,8 +320,8 @@ func (s *Server) list(ctx context.Context, x *exchange, _ *tool) *mcp.CallToolRe
 		Next string    `json:"next,omitempty"`
 	}{Runs: []runView{}}
 	filter := engine.RunFilter{Principal: x.caller.principal, Before: before, Limit: pageOfRuns + 1}
-	if len(s.projects) == 1 {
-		for key := range s.projects {
+	if len(x.table.projects) == 1 {
+		for key := range x.table.projects {
 			filter.Project = key
 		}
 	}
@@ -341,7 +331,7 @@ func (s *Server) list(ctx context.Context, x *exchange, _ *tool) *mcp.CallToolRe
 			return s.unexpected("list runs", "", err)
 		}
 		for i := range runs {
-			if !s.projects[runs[i].Project] {
+			if !x.table.projects[runs[i].Project] {
 				continue
 			}
 			if len(page.Runs) == pageOfRuns {

@@ -36,6 +36,7 @@ func (c *caller) knows(version string) bool { return c.version >= version }
 type exchange struct {
 	request   *transport.Request
 	caller    caller
+	table     *table           // what was published when it came
 	fault     *transport.Error // the JSON-RPC error to answer with, set by a handler
 	instead   json.RawMessage  // the result to answer with, instead of what the handler returns
 	delivered func()           // to call once the answer reached the client
@@ -59,7 +60,7 @@ func (s *Server) Answer(ctx context.Context, req *transport.Request) (reply tran
 			reply = transport.Reply{Error: s.internalFault(req.Method, slog.Any("panic", p), slog.String("stack", string(debug.Stack())))}
 		}
 	}()
-	x := &exchange{request: req, caller: callerOf(req)}
+	x := &exchange{request: req, caller: callerOf(req), table: s.table.Load()}
 	if x.retries() {
 		return s.retry(ctx, x)
 	}
@@ -68,11 +69,11 @@ func (s *Server) Answer(ctx context.Context, req *transport.Request) (reply tran
 	}
 	session := newSession(x, s.sessions.Add(1))
 	ctx = context.WithValue(ctx, exchangeKey{}, x)
-	ctx = server.WithSupportedProtocolVersions(s.mcp.WithContext(ctx, session), mcp.ValidProtocolVersions)
+	ctx = server.WithSupportedProtocolVersions(x.table.mcp.WithContext(ctx, session), mcp.ValidProtocolVersions)
 	if req.Method == string(mcp.MethodSubscriptionsListen) && x.caller.modern {
 		return s.reply(x, s.listen(ctx, x, session))
 	}
-	response := s.mcp.HandleMessage(ctx, x.message())
+	response := x.table.mcp.HandleMessage(ctx, x.message())
 	if req.Method == string(mcp.MethodInitialize) {
 		if r, ok := response.(mcp.JSONRPCResponse); ok {
 			if result, ok := r.Result.(mcp.InitializeResult); ok {
@@ -140,7 +141,7 @@ func (s *Server) reply(x *exchange, response mcp.JSONRPCMessage) transport.Reply
 		result := r.Result
 		switch r := r.Result.(type) {
 		case mcp.ListToolsResult:
-			result = s.listed(x, r)
+			result = x.listed(r)
 		case mcp.InitializeResult: // of revisions that know no extensions
 			r.Capabilities.Extensions = nil
 			result = r
@@ -183,8 +184,8 @@ func (s *Server) faultOf(x *exchange, e mcp.JSONRPCErrorDetails) *transport.Erro
 		switch raw := x.request.Param("name"); {
 		case raw == nil:
 			fault.Message = "invalid params: no tool name"
-		case json.Unmarshal(raw, &name) == nil && (s.tools[name] == nil || !s.shows(&x.caller, s.tools[name])):
-			fault.Message = s.unknownTool(&x.caller, name)
+		case json.Unmarshal(raw, &name) == nil && (x.table.tools[name] == nil || !x.shows(x.table.tools[name])):
+			fault.Message = s.unknownTool(x, name)
 		}
 	case method == mcp.MethodResourcesRead:
 		fault.Message, fault.Data = "resource not found", x.unknownURI()
@@ -192,9 +193,9 @@ func (s *Server) faultOf(x *exchange, e mcp.JSONRPCErrorDetails) *transport.Erro
 	return fault
 }
 
-func (s *Server) unknownTool(c *caller, name string) string {
+func (s *Server) unknownTool(x *exchange, name string) string {
 	text := "unknown tool: " + clip(name, 64)
-	if near := s.closest(c, name); near != "" {
+	if near := s.closest(x, name); near != "" {
 		text += "; the closest one is " + near
 	}
 	return text
@@ -225,12 +226,12 @@ type listTools struct {
 	Tools []json.RawMessage `json:"tools"`
 }
 
-func (s *Server) listed(x *exchange, page mcp.ListToolsResult) listTools {
+func (x *exchange) listed(page mcp.ListToolsResult) listTools {
 	list := listTools{PaginatedResult: page.PaginatedResult, Tools: []json.RawMessage{}}
 	for i := range page.Tools {
-		list.Tools = append(list.Tools, s.tools[page.Tools[i].Name].body(x.caller.version))
+		list.Tools = append(list.Tools, x.table.tools[page.Tools[i].Name].body(x.caller.version))
 	}
-	if n := len(page.Tools); n > 0 && page.Tools[n-1].Name == s.last(&x.caller) {
+	if n := len(page.Tools); n > 0 && page.Tools[n-1].Name == x.last() {
 		list.NextCursor = "" // the dispatcher announces an empty page after a full last one
 	}
 	return list
@@ -240,11 +241,15 @@ func (s *Server) listed(x *exchange, page mcp.ListToolsResult) listTools {
 // what was subscribed to, until the request ends. Every message carries the id
 // of the request as the client wrote it.
 func (s *Server) listen(ctx context.Context, x *exchange, session *session) mcp.JSONRPCMessage {
-	if err := s.mcp.RegisterSession(ctx, session); err != nil {
-		return mcp.JSONRPCError{Error: mcp.NewJSONRPCErrorDetails(transport.CodeInternal, err.Error(), nil)}
-	}
-	defer s.mcp.UnregisterSession(context.WithoutCancel(ctx), session.SessionID())
-	forward := func(n mcp.JSONRPCNotification) {
+	s.listening.Store(session, nil)
+	defer s.listening.Delete(session)
+	acknowledged, early := false, false
+	var forward func(mcp.JSONRPCNotification)
+	forward = func(n mcp.JSONRPCNotification) {
+		if !acknowledged && n.Method == mcp.MethodNotificationToolsListChanged {
+			early = true // the acknowledgement comes first
+			return
+		}
 		meta := maps.Clone(n.Params.Meta)
 		if meta == nil {
 			meta = map[string]any{}
@@ -257,6 +262,11 @@ func (s *Server) listen(ctx context.Context, x *exchange, session *session) mcp.
 		}
 		if err != nil {
 			s.log.DebugContext(ctx, "notification not delivered", "method", n.Method, "error", err)
+		}
+		acknowledged = true
+		if early {
+			early = false
+			forward(listChanged())
 		}
 	}
 	ended := make(chan struct{})
@@ -279,7 +289,7 @@ func (s *Server) listen(ctx context.Context, x *exchange, session *session) mcp.
 			}
 		}
 	})
-	response := s.mcp.HandleMessage(ctx, x.message())
+	response := x.table.mcp.HandleMessage(ctx, x.message())
 	close(ended)
 	forwarding.Wait()
 	if r, ok := response.(mcp.JSONRPCResponse); ok {

@@ -41,6 +41,7 @@ func (s *Server) ServeHTTPOn(ctx context.Context, l net.Listener, opt HTTPOption
 		Ready:         s.ready,
 		Principal:     string(engine.Local),
 		Logger:        s.log,
+		Notices:       &s.notices,
 		Hosts:         opt.Hosts,
 		Origins:       opt.Origins,
 		MaxSessions:   opt.MaxSessions,
@@ -73,7 +74,7 @@ func (s *Server) Resume(ctx context.Context, req *transport.Request, run string)
 			reply = transport.Reply{Error: s.internalFault(req.Method, slog.Any("panic", p), slog.String("stack", string(debug.Stack())))}
 		}
 	}()
-	x := &exchange{request: req, caller: callerOf(req)}
+	x := &exchange{request: req, caller: callerOf(req), table: s.table.Load()}
 	result := s.resumed(ctx, x, run)
 	body, err := encode(result)
 	if err != nil {
@@ -90,7 +91,7 @@ func (s *Server) resumed(ctx context.Context, x *exchange, run string) any {
 		return bad
 	}
 	w := &wait{
-		server: s, x: x, workflow: s.published(r), run: run, late: true,
+		server: s, x: x, workflow: x.table.published(r.Project, r.Workflow), run: run, late: true,
 		progress: newProgress(x, len(r.Nodes)),
 	}
 	if err := w.attach(sctx); err != nil {

@@ -25,35 +25,26 @@ const (
 
 // shows reports whether a tool exists for the caller. Companion tools do while
 // some workflow does.
-func (s *Server) shows(c *caller, t *tool) bool {
-	if c.identity == nil {
-		return true
-	}
+func (x *exchange) shows(t *tool) bool {
+	id := x.caller.identity
 	if w := t.workflow; w != nil {
-		return c.identity.Sees(w.ID, w.VisibleTo)
+		return id == nil || id.Sees(w.ID, w.VisibleTo)
 	}
-	for i := range s.opt.Workflows {
-		w := &s.opt.Workflows[i]
-		if c.identity.Sees(w.ID, w.VisibleTo) && c.identity.Scopes.Run(w.ID) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(x.table.workflows, func(w Workflow) bool {
+		return id == nil || id.Sees(w.ID, w.VisibleTo) && id.Scopes.Run(w.ID)
+	})
 }
 
 // filter leaves the caller the tools that exist for it; the dispatcher asks it
 // for tools/list and for each call.
-func (s *Server) filter(ctx context.Context, tools []mcp.Tool) []mcp.Tool {
-	c := &exchangeOf(ctx).caller
-	if c.identity == nil {
-		return tools
-	}
-	called := exchangeOf(ctx).request.Method == string(mcp.MethodToolsCall)
+func filter(ctx context.Context, tools []mcp.Tool) []mcp.Tool {
+	x := exchangeOf(ctx)
+	called := x.request.Method == string(mcp.MethodToolsCall)
 	kept := make([]mcp.Tool, 0, len(tools))
 	for i := range tools {
-		t := s.tools[tools[i].Name]
+		t := x.table.tools[tools[i].Name]
 		// What a caller's own runs did may always be read, whatever is listed now.
-		if called && t.workflow == nil || s.shows(c, t) {
+		if called && t.workflow == nil || x.shows(t) {
 			kept = append(kept, tools[i])
 		}
 	}
@@ -61,9 +52,9 @@ func (s *Server) filter(ctx context.Context, tools []mcp.Tool) []mcp.Tool {
 }
 
 // last is the last tool that is listed to the caller, or "".
-func (s *Server) last(c *caller) string {
-	for _, name := range slices.Backward(s.order) {
-		if s.shows(c, s.tools[name]) {
+func (x *exchange) last() string {
+	for _, name := range slices.Backward(x.table.order) {
+		if x.shows(x.table.tools[name]) {
 			return name
 		}
 	}
@@ -79,7 +70,7 @@ func (s *Server) permit(a *access.Access) func(req *transport.Request) *transpor
 			return nil
 		}
 		t := s.called(req)
-		if t == nil || t.workflow == nil || id.Scopes.Run(t.workflow.ID) || !id.Sees(t.workflow.ID, t.workflow.VisibleTo) {
+		if t == nil || t.workflow == nil || t.allowed(id) || !id.Sees(t.workflow.ID, t.workflow.VisibleTo) {
 			return nil
 		}
 		refused := a.Forbidden(access.ScopeRunOne + t.workflow.ID)
@@ -87,12 +78,17 @@ func (s *Server) permit(a *access.Access) func(req *transport.Request) *transpor
 	}
 }
 
+// allowed reports whether the caller's token allows to call a workflow's tool.
+func (t *tool) allowed(id *access.Identity) bool {
+	return id == nil || t.workflow == nil || id.Scopes.Run(t.workflow.ID)
+}
+
 // called is the tool that a tools/call names, or nil; the dispatcher says what is
 // wrong then.
 func (s *Server) called(req *transport.Request) *tool {
 	var name string
 	if json.Unmarshal(req.Param("name"), &name) == nil {
-		return s.tools[name]
+		return s.table.Load().tools[name]
 	}
 	return nil
 }
@@ -115,7 +111,7 @@ func refusalOf(r *access.Refusal) *transport.Refusal {
 // afford reports with a *access.LimitError that the caller's runs have cost what
 // they may. The other errors are the store's.
 func (s *Server) afford(ctx context.Context, p engine.Principal) error {
-	most := s.opt.Limits.CostPerDay
+	most := s.limiter.Limits().CostPerDay
 	if most <= 0 || p == engine.Local {
 		return nil
 	}

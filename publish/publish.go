@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"regexp"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,7 +52,7 @@ type Workflow struct {
 // Options configure New. Engine and Logger are required.
 type Options struct {
 	Engine    *engine.Engine
-	Workflows []Workflow // what to publish; none lists no tool at all
+	Workflows []Workflow // what to publish; none lists no tool at all; see Replace
 	Logger    *slog.Logger
 
 	Prefix     string   // before the id in a tool's name, may be ""
@@ -97,13 +98,15 @@ type Server struct {
 	limiter  *access.Limiter
 	ladder   *gates.Ladder
 	info     mcp.Implementation
-	mcp      *server.MCPServer
-	tools    map[string]*tool
-	order    []string // names, sorted
-	projects map[string]bool
+	can      []server.ServerOption
 	handover map[string]time.Duration
 	clock    *regexp.Regexp // reasons that are a client's clock
 	sessions atomic.Int64
+
+	replacing sync.Mutex // held while the table is replaced
+	table     atomic.Pointer[table]
+	notices   transport.Notices // to sessions
+	listening sync.Map          // sessions of open subscriptions
 }
 
 // New builds the tool table. The error lists every workflow that cannot be
@@ -135,30 +138,27 @@ func New(opt Options) (*Server, error) {
 		limiter:  access.NewLimiter(opt.Limits, opt.Engine.Active),
 		ladder:   ladder,
 		info:     mcp.Implementation{Name: "relavium-serve", Version: cmp.Or(opt.Version, "devel")},
-		tools:    map[string]*tool{},
-		projects: map[string]bool{},
 		handover: handoverLimits(opt.Handover),
 		clock:    regexp.MustCompile(clockReason),
 	}
-	if err := s.buildTools(); err != nil {
-		return nil, err
-	}
-	can := []server.ServerOption{
+	s.can = []server.ServerOption{
 		server.WithToolCapabilities(true),
 		server.WithResourceCapabilities(false, false),
 		server.WithPaginationLimit(opt.PageSize),
-		server.WithToolFilter(s.filter),
+		server.WithToolFilter(filter),
 	}
 	switch opt.Tasks {
 	case "", TasksAuto, TasksAlways:
-		can = append(can, server.WithExtensions(map[string]any{taskExtension: map[string]any{}}))
+		s.can = append(s.can, server.WithExtensions(map[string]any{taskExtension: map[string]any{}}))
 	case TasksNever:
 	default:
 		return nil, fmt.Errorf("publish: Options.Tasks is %q", opt.Tasks)
 	}
-	s.mcp = server.NewMCPServer(s.info.Name, s.info.Version, can...)
-	s.register()
-	s.warnOfLimits()
+	t, err := s.newTable(opt.Workflows, nil)
+	if err != nil {
+		return nil, err
+	}
+	s.table.Store(t)
 	return s, nil
 }
 
@@ -170,6 +170,7 @@ func (s *Server) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 		Answer:    s.Answer,
 		Principal: string(engine.Local),
 		Logger:    s.log,
+		Notices:   &s.notices,
 		EOFGrace:  s.opt.EOFGrace,
 		StopGrace: s.opt.StopGrace,
 	}
@@ -187,14 +188,19 @@ const askedGrace = 100 * time.Millisecond
 // ToolNames returns the names of the published workflows' tools, sorted, by
 // workflow id.
 func (s *Server) ToolNames() map[string]string {
-	names := make(map[string]string, len(s.tools))
-	for name, t := range s.tools {
+	tools := s.table.Load().tools
+	names := make(map[string]string, len(tools))
+	for name, t := range tools {
 		if t.workflow != nil {
 			names[t.workflow.ID] = name
 		}
 	}
 	return names
 }
+
+// Limit puts other limits in place of Options.Limits. What callers did so far
+// counts on.
+func (s *Server) Limit(limits access.Limits) { s.limiter.Set(limits) }
 
 // handoverLimits is the shipped table of clients that drop a call at a fixed
 // age, measured, with the operator's entries over it. Zero means never.

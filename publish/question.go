@@ -161,7 +161,7 @@ func (s *Server) retried(ctx context.Context, x *exchange) *mcp.CallToolResult {
 		return s.unexpected("read a run", state.Run, err)
 	}
 	w := &wait{
-		server: s, x: x, workflow: s.published(r), run: r.ID, late: true,
+		server: s, x: x, workflow: x.table.published(r.Project, r.Workflow), run: r.ID, late: true,
 		progress: newProgress(x, len(r.Nodes)), limit: s.handoverAt(x, received), state: state,
 	}
 	var timeout time.Duration

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
 
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/publish/transport"
@@ -32,13 +33,13 @@ func outputURI(run, node string) string { return runScheme + run + outputsPart +
 
 // registerResources names the resources as templates only: resources/list stays
 // empty, so that no run is shown to anybody who does not know its id.
-func (s *Server) registerResources() {
-	s.mcp.AddResourceTemplate(
+func (s *Server) registerResources(to *server.MCPServer) {
+	to.AddResourceTemplate(
 		mcp.NewResourceTemplate(runScheme+"{run}", "run",
 			mcp.WithTemplateDescription("A workflow run: status, times, node states and error."),
 			mcp.WithTemplateMIMEType("application/json")),
 		s.readResource)
-	s.mcp.AddResourceTemplate(
+	to.AddResourceTemplate(
 		mcp.NewResourceTemplate(runScheme+"{run}"+outputsPart+"{node}", "output",
 			mcp.WithTemplateDescription("The output of one node of a workflow run: text, or JSON.")),
 		s.readResource)
@@ -50,7 +51,7 @@ func (s *Server) readResource(ctx context.Context, req mcp.ReadResourceRequest) 
 	x := exchangeOf(ctx)
 	run, node, isOutput := strings.Cut(strings.TrimPrefix(req.Params.URI, runScheme), outputsPart)
 	r, err := s.engine.Run(ctx, run, x.caller.principal)
-	if errors.Is(err, engine.ErrRunNotFound) || err == nil && !s.projects[r.Project] {
+	if errors.Is(err, engine.ErrRunNotFound) || err == nil && !x.table.projects[r.Project] {
 		return nil, x.notFound()
 	}
 	if err != nil {

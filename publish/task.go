@@ -201,7 +201,7 @@ func (s *Server) task(ctx context.Context, x *exchange) transport.Reply {
 		return transport.Reply{Error: &transport.Error{Code: transport.CodeInvalidParams, Message: "invalid params: taskId is a string"}}
 	}
 	r, err := s.engine.Run(ctx, id, x.caller.principal)
-	if errors.Is(err, engine.ErrRunNotFound) || err == nil && !s.projects[r.Project] {
+	if errors.Is(err, engine.ErrRunNotFound) || err == nil && !x.table.projects[r.Project] {
 		return transport.Reply{Error: &transport.Error{Code: transport.CodeInvalidParams, Message: "invalid params: no task " + clip(id, 64)}}
 	}
 	var answer any = &taskView{}
@@ -244,7 +244,7 @@ func (s *Server) taskAnswer(ctx context.Context, x *exchange, r *engine.Run) (an
 }
 
 func (s *Server) taskAsker(x *exchange, r *engine.Run) *gates.Task {
-	return s.ladder.Task(x.client(), s.policy(s.published(r)), r.ID)
+	return s.ladder.Task(x.client(), s.policy(x.table.published(r.Project, r.Workflow)), r.ID)
 }
 
 // detailed is what tasks/get tells: the questions that wait for the client's
@@ -294,7 +294,7 @@ func (s *Server) unfinished(ctx context.Context, x *exchange, r *engine.Run, v *
 		return err
 	}
 	newest := later(r.Created, r.Started)
-	w := &wait{server: s, x: x, run: r.ID, workflow: s.published(r)}
+	w := &wait{server: s, x: x, run: r.ID, workflow: x.table.published(r.Project, r.Workflow)}
 	for i := range all {
 		g := &all[i]
 		newest = later(newest, g.Opened, g.Decided)

@@ -2,13 +2,10 @@ package publish
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/mark3labs/mcp-go/mcp"
-	"github.com/mark3labs/mcp-go/server"
 
 	"github.com/relavium/relavium-serve/workflows"
 )
@@ -16,7 +13,7 @@ import (
 // maxToolName is the longest name that clients neither cut nor refuse.
 const maxToolName = 64
 
-// A tool is one entry of the tool table, made at start and never changed.
+// A tool is one entry of a table, and never changes.
 type tool struct {
 	name     string
 	workflow *Workflow // nil for a companion tool
@@ -54,44 +51,6 @@ func (t *tool) describe(title, description string, input, output json.RawMessage
 	t.structured = workflows.Object(append(all, hints))
 }
 
-// buildTools makes the table of workflows and companion tools.
-func (s *Server) buildTools() error {
-	var problems []error
-	mapped := map[string]string{} // mapped name to whose it is
-	for _, name := range companionNames() {
-		mapped[mappedName(name)] = "the companion tool " + name
-	}
-	for i := range s.opt.Workflows {
-		w := &s.opt.Workflows[i]
-		t, err := s.workflowTool(w)
-		if err != nil {
-			problems = append(problems, err)
-			continue
-		}
-		if owner, taken := mapped[mappedName(t.name)]; taken {
-			problems = append(problems, fmt.Errorf("publish: workflow %q: the tool name %q reads like that of %s: set [serve.workflow.%s] tool to another name",
-				w.ID, t.name, owner, w.ID))
-			continue
-		}
-		mapped[mappedName(t.name)] = fmt.Sprintf("workflow %q", w.ID)
-		s.tools[t.name] = t
-		s.projects[w.Project.Key] = true
-	}
-	if len(problems) > 0 {
-		return errors.Join(problems...)
-	}
-	if len(s.tools) > 0 && !s.opt.NoRunTools {
-		for _, t := range s.companions() {
-			s.tools[t.name] = t
-		}
-	}
-	for name := range s.tools {
-		s.order = append(s.order, name)
-	}
-	slices.Sort(s.order)
-	return nil
-}
-
 func (s *Server) workflowTool(w *Workflow) (*tool, error) {
 	name, from := s.opt.Prefix+w.ID, "the prefix and the id make"
 	if w.Tool != "" {
@@ -125,10 +84,15 @@ func (s *Server) workflowTool(w *Workflow) (*tool, error) {
 	if description == "" {
 		description = title + "."
 	}
-	s.log.Info("published", "workflow", w.ID, "tool", name, "gates", len(r.gates), "can", strings.Join(r.can(), "; "))
 	t := &tool{name: name, workflow: w, gated: len(r.gates) > 0, call: s.call}
 	t.describe(title, description+"\n\n"+r.sentence(), input, output, r.annotations())
 	return t, nil
+}
+
+// sayPublished logs a tool of a workflow.
+func (s *Server) sayPublished(t *tool) {
+	r := reachOf(t.workflow.Workflow)
+	s.log.Info("published", "workflow", t.workflow.ID, "tool", t.name, "gates", len(r.gates), "can", strings.Join(r.can(), "; "))
 }
 
 // missingSecrets lists the required secret inputs that nothing supplies. Only their
@@ -171,25 +135,9 @@ func mappedName(name string) string {
 	}, name)
 }
 
-// register hands the table to the dispatcher. What tools/list shows comes from
-// the table, not from here.
-func (s *Server) register() {
-	list := make([]server.ServerTool, 0, len(s.order))
-	for _, name := range s.order {
-		list = append(list, server.ServerTool{
-			Tool:    mcp.Tool{Name: name, RawInputSchema: json.RawMessage(`{"type":"object"}`)},
-			Handler: s.callTool,
-		})
-	}
-	if len(list) > 0 {
-		s.mcp.AddTools(list...)
-	}
-	s.registerResources()
-}
-
 // warnOfLimits names limits of clients that a long list runs into.
-func (s *Server) warnOfLimits() {
-	switch n := len(s.order); {
+func (s *Server) warnOfLimits(t *table) {
+	switch n := len(t.order); {
 	case n > 128:
 		s.log.Warn("many tools are listed: some clients send at most 128 to a model and drop the rest, some at most 40", "tools", n)
 	case n > 40:
@@ -199,13 +147,13 @@ func (s *Server) warnOfLimits() {
 
 // closest is the tool listed to the caller whose name is most like a name that is
 // none, or "".
-func (s *Server) closest(c *caller, name string) string {
+func (s *Server) closest(x *exchange, name string) string {
 	if len(name) > 2*maxToolName {
 		return ""
 	}
 	best, least := "", len(name)/2+1
-	for _, candidate := range s.order {
-		if !s.shows(c, s.tools[candidate]) {
+	for _, candidate := range x.table.order {
+		if !x.shows(x.table.tools[candidate]) {
 			continue
 		}
 		d := workflows.EditDistance(mappedName(strings.ToLower(name)), mappedName(strings.ToLower(candidate)))

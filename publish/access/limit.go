@@ -39,11 +39,11 @@ func (e *LimitError) Error() string {
 
 // A Limiter applies Limits. It is safe for concurrent use.
 type Limiter struct {
-	limits Limits
 	active func() int // runs that execute in the process; nil means that none do
 	now    func() time.Time
 
 	mu       sync.Mutex
+	limits   Limits
 	starting int // calls whose run may not execute yet
 	callers  map[engine.Principal]*usage
 }
@@ -64,6 +64,20 @@ func NewLimiter(limits Limits, active func() int) *Limiter {
 	return &Limiter{limits: limits, active: active, now: time.Now, callers: map[engine.Principal]*usage{}}
 }
 
+// Set puts other limits in place. What was counted stays counted.
+func (l *Limiter) Set(limits Limits) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.limits = limits
+}
+
+// Limits are those in place.
+func (l *Limiter) Limits() Limits {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.limits
+}
+
 // A Slot is the place of one call within the limits.
 type Slot struct {
 	l        *Limiter
@@ -78,7 +92,7 @@ type Slot struct {
 // and Done at the end.
 func (l *Limiter) Take(p engine.Principal) (*Slot, error) {
 	active := 0
-	if l.limits.Runs > 0 && l.active != nil {
+	if l.active != nil && l.Limits().Runs > 0 {
 		active = l.active()
 	}
 	l.mu.Lock()

@@ -34,6 +34,7 @@ var errExpired = errors.New("transport: the caller's admission expired")
 type conn struct {
 	answer      AnswerFunc
 	permit      func(*Request) *Error // nil permits all
+	notices     *Notices              // nil means that there are none
 	caller      *Caller
 	log         *slog.Logger
 	maxInFlight int
@@ -48,6 +49,7 @@ type conn struct {
 	leave func()                  // gives it back
 
 	session  *Session
+	ear      *ear
 	requests sync.WaitGroup
 	asks     asks
 	expired  bool // the loop's own
@@ -93,6 +95,7 @@ func newConn(answer AnswerFunc, caller *Caller, log *slog.Logger) *conn {
 		enter:       func() bool { return true },
 		leave:       func() {},
 		session:     &Session{},
+		ear:         newEar(),
 		flights:     map[string]*flight{},
 		out:         make(chan outgoing, 64),
 		broken:      make(chan struct{}),
@@ -107,6 +110,7 @@ func (c *conn) serve(ctx context.Context) error {
 	base, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(ErrClosed)
 	defer close(c.gone)
+	defer c.notices.leave(c.ear)
 
 	written := make(chan struct{})
 	flush := make(chan struct{})
@@ -233,6 +237,9 @@ func (c *conn) writeAll(flush <-chan struct{}) {
 		case o := <-c.out:
 			write(o)
 			continue
+		case line := <-c.ear.lines:
+			write(outgoing{line: line})
+			continue
 		case <-flush:
 		}
 		for {
@@ -276,9 +283,7 @@ func (c *conn) take(ctx, base context.Context, m incoming) bool {
 			c.asks.take(msg.reply, time.Now())
 		}
 	case msg.id == nil:
-		if msg.method == "notifications/cancelled" {
-			c.cancel(msg.params)
-		}
+		c.hear(msg)
 	case c.expired:
 		c.post(ctx, errorLine(msg.id, invalid("the token has expired; connect again with a new one")))
 	case msg.method == "initialize" || msg.method == "ping":
@@ -289,6 +294,18 @@ func (c *conn) take(ctx, base context.Context, m incoming) bool {
 		kept = c.start(ctx, base, msg, &m)
 	}
 	return true
+}
+
+// hear takes a notification.
+func (c *conn) hear(msg message) {
+	switch msg.method {
+	case "notifications/cancelled":
+		c.cancel(msg.params)
+	case initialized:
+		if version, _, _ := c.session.Settled(); version != "" {
+			c.notices.join(c.ear)
+		}
+	}
 }
 
 // start runs one request in a goroutine of its own, which then has the message.

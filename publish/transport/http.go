@@ -48,6 +48,8 @@ type HTTP struct {
 	Ready     func(ctx context.Context) error
 	Principal string // of everybody, where Admit is nil
 	Logger    *slog.Logger
+	// Notices are what sessions hear; nil means that there are none.
+	Notices *Notices
 	// WebSocket serves /ws, with the same checks and bounds: the subprotocol is mcp
 	// and every message is one text frame. NoMCP leaves /mcp out.
 	WebSocket bool

@@ -114,6 +114,8 @@ func (e *endpoint) hear(ctx context.Context, by *Caller, s *httpSession, msg mes
 		s.asks.take(msg.reply, time.Now())
 	case msg.method == "notifications/cancelled":
 		e.cancel(ctx, by, s, msg.params)
+	case msg.method == initialized:
+		e.joined(s)
 	}
 }
 

@@ -39,6 +39,7 @@ type httpSession struct {
 	calls    []*call     // whose answer may be wanted again, oldest first
 	listener *listener   // the stream for what belongs to no request
 	spare    []*listener // streams that came back with nothing left to say
+	ear      *ear
 
 	asks asks
 }
@@ -47,6 +48,7 @@ type httpSession struct {
 type listener struct {
 	st       *stream
 	replaced chan struct{}
+	spare    bool // another one is for what belongs to no request
 }
 
 // A call is a request that waits for a run, as far as the session keeps it: its
@@ -65,7 +67,7 @@ type call struct {
 }
 
 func newSession(principal string) *httpSession {
-	return &httpSession{principal: principal, id: rand.Text(), gone: make(chan struct{}), idle: time.Now(), flights: map[string][]*flight{}}
+	return &httpSession{principal: principal, id: rand.Text(), gone: make(chan struct{}), idle: time.Now(), flights: map[string][]*flight{}, ear: newEar()}
 }
 
 // add makes a session known. If there are too many the one that is idle longest
@@ -103,7 +105,7 @@ func (e *endpoint) add(s *httpSession) bool {
 	e.sessions[s.id] = s
 	e.mu.Unlock()
 	if out != nil {
-		out.end()
+		e.ended(out)
 	}
 	return true
 }
@@ -148,7 +150,22 @@ func (e *endpoint) forget(s *httpSession) {
 	e.mu.Lock()
 	delete(e.sessions, s.id)
 	e.mu.Unlock()
+	e.ended(s)
+}
+
+// ended lets go of a session that is not known any more.
+func (e *endpoint) ended(s *httpSession) {
 	s.end()
+	e.http.Notices.leave(s.ear)
+}
+
+// joined lets a session hear notices, on the streams that it opens by GET.
+func (e *endpoint) joined(s *httpSession) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		e.http.Notices.join(s.ear)
+	}
 }
 
 // endSessions ends all of them, with the questions that are open.
@@ -158,7 +175,7 @@ func (e *endpoint) endSessions() {
 	clear(e.sessions)
 	e.mu.Unlock()
 	for _, s := range all {
-		s.end()
+		e.ended(s)
 	}
 }
 
@@ -201,12 +218,37 @@ func (e *endpoint) get(w http.ResponseWriter, r *http.Request, c *Caller) {
 	defer s.unlisten(l)
 	expired, stop := c.expiry()
 	defer stop()
-	select {
-	case <-r.Context().Done():
-	case <-s.gone:
-	case <-l.replaced:
-	case <-expired:
+	lines := s.ear.lines
+	if l.spare {
+		lines = nil
 	}
+	for {
+		select {
+		case <-r.Context().Done():
+		case <-s.gone:
+		case <-l.replaced:
+		case <-expired:
+		case line := <-lines:
+			if s.told(l, line) {
+				continue
+			}
+		}
+		return
+	}
+}
+
+// told writes a notice on the session's stream; one that another stream has
+// taken the place of, or that has broken, leaves it to the next.
+func (s *httpSession) told(l *listener, line []byte) bool {
+	select {
+	case <-l.replaced:
+	default:
+		if l.st.notify(line) == nil {
+			return true
+		}
+	}
+	s.ear.put(line)
+	return false
 }
 
 // place reads an event id, "<run>.<n>".
@@ -478,6 +520,7 @@ func (s *httpSession) listen(st *stream, back bool) *listener {
 	defer s.mu.Unlock()
 	l := &listener{st: st, replaced: make(chan struct{})}
 	if back {
+		l.spare = s.listener != nil
 		if len(s.spare) >= maxStreams-1 {
 			close(s.spare[0].replaced)
 			s.spare = s.spare[1:]

@@ -23,6 +23,7 @@ type Stdio struct {
 	Answer    AnswerFunc
 	Principal string
 	Logger    *slog.Logger
+	Notices   *Notices // that the client hears; nil means that there are none
 
 	MaxLine     int           // bytes of one message; 0 means DefaultMaxLine
 	MaxInFlight int           // requests at once; 0 means DefaultMaxInFlight
@@ -42,6 +43,7 @@ func (s *Stdio) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	l := newLines(in, cmp.Or(s.MaxLine, DefaultMaxLine))
 	c := newConn(s.Answer, &Caller{Principal: s.Principal}, s.Logger)
 	c.maxInFlight, c.maxHeld = cmp.Or(s.MaxInFlight, DefaultMaxInFlight), cmp.Or(s.MaxHeld, DefaultMaxHeld)
+	c.notices = s.Notices
 	c.endGrace, c.stopGrace = cmp.Or(s.EOFGrace, DefaultEOFGrace), cmp.Or(s.StopGrace, DefaultStopGrace)
 	c.read = func() incoming {
 		line, err := l.next()

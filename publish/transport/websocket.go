@@ -72,6 +72,7 @@ func (e *endpoint) websocket(w http.ResponseWriter, r *http.Request, by *Caller)
 
 	c := newConn(e.http.Answer, by, e.http.Logger)
 	c.permit = e.http.Permit
+	c.notices = e.http.Notices
 	c.maxInFlight, c.maxHeld = DefaultMaxInFlight, cmp.Or(e.http.MaxHeld, DefaultMaxHeld)
 	c.stopGrace = cmp.Or(e.http.StopGrace, DefaultStopGrace)
 	c.expiryGrace = cmp.Or(e.http.expiryGrace, expiryGrace)
