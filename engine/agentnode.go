@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/relavium/relavium-serve/workflows"
 )
@@ -110,7 +111,7 @@ func (x *execution) startAgent(ctx context.Context, id string, v *vertex, spec w
 		return
 	}
 	prompt, stored, failure := x.prompt(ctx, id, spec)
-	if failure == nil && prompt == "" {
+	if failure == nil && strings.TrimSpace(prompt) == "" {
 		failure = &RunError{Code: CodeValidation, Message: "the prompt is empty", Node: id}
 	}
 	if failure != nil {

@@ -57,6 +57,12 @@ func TestFormatCases(t *testing.T) {
 			failure: "validation say",
 		},
 		{
+			name: "a prompt of white space says nothing", fragment: agents + `
+				nodes: [{id: in, type: input}, {id: say, type: agent, agent_ref: wader, prompt_template: ' {{ run.outputs["ghost"] | default(" ") }} '}]
+				edges: [{from: in, to: say}]`,
+			failure: "validation say",
+		},
+		{
 			name: "14 expressions are never templated", fragment: `
 				nodes: [{id: in, type: input}, {id: t, type: transform, transform: '"{{inputs.bird}}"'}, {id: out, type: output}]
 				edges: [{from: in, to: t}, {from: t, to: out}]`,

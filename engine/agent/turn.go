@@ -208,7 +208,11 @@ func (d *dispatch) turned(ctx context.Context, turn *Turn, err error, c candidat
 	}
 	result.Said = []engine.Event{said}
 	if err != nil {
-		d.log.LogAttrs(ctx, slog.LevelWarn, "model turn failed", slog.String("provider", c.provider), slog.String("model", c.model),
+		level := slog.LevelWarn
+		if ctx.Err() != nil {
+			level = slog.LevelDebug // it was given up
+		}
+		d.log.LogAttrs(ctx, level, "model turn failed", slog.String("provider", c.provider), slog.String("model", c.model),
 			slog.Int("attempt", attempt), slog.String("error", d.causes(err)))
 		return result, err
 	}
