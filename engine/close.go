@@ -29,7 +29,11 @@ func (x *execution) close(ctx context.Context) (again bool, err error) {
 			if err != nil {
 				return nil, err
 			}
-			if decided || len(open) == 0 {
+			cancelled, err := x.isCancelled(ctx, tx)
+			if err != nil {
+				return nil, err
+			}
+			if decided || cancelled || len(open) == 0 { // a cancel that nobody here heard ends the next segment
 				next = Running
 			}
 		}
@@ -51,12 +55,16 @@ func (x *execution) preferCancel(ctx context.Context) error {
 	if x.failure == nil {
 		return nil
 	}
+	var err error
+	x.cancelled, err = x.isCancelled(ctx, x.e.file.Read)
+	return err
+}
+
+// isCancelled reports whether somebody asked for the end of the run.
+func (x *execution) isCancelled(ctx context.Context, q querier) (bool, error) {
 	var by sql.NullString
-	if err := x.e.file.Read.QueryRowContext(ctx, `select cancel_by from runs where id=?`, x.row.id).Scan(&by); err != nil {
-		return err
-	}
-	x.cancelled = by.Valid
-	return nil
+	err := q.QueryRowContext(ctx, `select cancel_by from runs where id=?`, x.row.id).Scan(&by)
+	return by.Valid, err
 }
 
 // why tells what ended the run's context, if anything did.

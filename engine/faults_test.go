@@ -225,3 +225,28 @@ func TestUnreadableDefinitionCanBeShownAndCancelled(t *testing.T) {
 		t.Errorf("after the cancel Run = %+v, %v, want it cancelled", r, err)
 	}
 }
+
+// TestCancelThatNobodyHeard has a cancel written in the moment in which the segment
+// comes to its gate: the run does not wait for a person any more.
+func TestCancelThatNobodyHeard(t *testing.T) {
+	t.Parallel()
+	path := storePath(t)
+	db := openSQL(t, path)
+	agent := agentFunc(func(ctx context.Context, call engine.AgentCall) (engine.AgentResult, error) {
+		_, err := db.ExecContext(ctx, `update runs set cancel_by='somebody', cancel_reason='' where id=?`, call.Run)
+		return engine.AgentResult{Output: json.RawMessage(`"x"`)}, err
+	})
+	e := open(t, path, func(o *engine.Options) { o.Agent = agent })
+	w := parse(t, `
+		agents: [{id: wader, provider: anthropic, model: m-1, system_prompt: 'Be brief.'}]
+		nodes:
+		  - {id: in, type: input}
+		  - {id: dig, type: agent, agent_ref: wader, prompt_template: 'dig'}
+		  - {id: ask, type: human_gate, gate_type: approval, message_template: 'Go?'}
+		  - {id: out, type: output}
+		edges: [{from: in, to: dig}, {from: dig, to: ask}, {from: ask, to: out}]`)
+	events := finish(t, e, request(t, w, `{}`))
+	if got := last(events).Type; got != engine.RunCancelled {
+		t.Errorf("the run ended with %s, want %s", got, engine.RunCancelled)
+	}
+}
