@@ -246,5 +246,5 @@ func privateFile(path string) error {
 
 // unbuilt says that a feature is not in this build.
 func unbuilt(what string) error {
-	return invalid("", "%s is not part of this build", strings.TrimSpace(what))
+	return invalid("leave it out", "%s is not part of this build", strings.TrimSpace(what))
 }

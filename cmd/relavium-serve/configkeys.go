@@ -95,6 +95,9 @@ func nearest(path []string) string {
 	if best == "" {
 		return fmt.Sprintf("%s holds no keys", dotted(parent))
 	}
+	if distance > len(wanted)/2 {
+		return "known keys are " + strings.Join(keysOf(element(at)), ", ")
+	}
 	return "the nearest known key is " + dotted(append(append([]string(nil), parent...), best))
 }
 

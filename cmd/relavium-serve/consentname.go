@@ -56,7 +56,7 @@ func (a *app) grantNamed(ctx context.Context, name string, folders []string, asJ
 		}
 		if unmet := a.conditions(at).Unmet(); len(unmet) > 0 {
 			a.showUnapproved(missing)
-			return invalid("relavium-serve consent grant --digest DIGEST < server.json",
+			return invalid("run it on a terminal; where there is none, relavium-serve consent grant --digest DIGEST < server.json",
 				"nobody can be asked for consent to %s: %s", digestsOf(missing), strings.Join(unmet, ", "))
 		}
 		return a.grantEach(ctx, at, store, missing)

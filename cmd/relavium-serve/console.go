@@ -7,12 +7,15 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/gates/console"
+	"github.com/relavium/relavium-serve/publish/access"
 )
 
 const (
@@ -142,7 +145,23 @@ func sayToken(ctx context.Context, at *site) {
 		at.log.InfoContext(ctx, "log in with the token of the last relavium-serve console --login, or make a new one on a terminal")
 		return
 	}
+	if at.tokenOpens(ctx) {
+		at.log.InfoContext(ctx, "log in with a token that allows gates, or with the one that relavium-serve console --login makes")
+		return
+	}
 	at.log.WarnContext(ctx, "nobody can log in to the console yet: make a token with relavium-serve console --login on a terminal")
+}
+
+// tokenOpens reports whether a static token is there that opens the console.
+func (at *site) tokenOpens(ctx context.Context) bool {
+	all, err := at.tokens().Tokens(ctx)
+	if err != nil {
+		return false // whoever asks for a token is told
+	}
+	return slices.ContainsFunc(all, func(t access.Token) bool {
+		scopes, err := access.ParseScopes(t.Scopes)
+		return err == nil && t.Live(time.Now()) && (scopes.AnyGate() || scopes.Ops())
+	})
 }
 
 // gatePage returns the address of a gate's page: on the console that is served

@@ -81,7 +81,7 @@ func (a *app) askHealth(ctx context.Context, base, path string) error {
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	if err != nil {
-		return &fault{code: exitFailed, err: err}
+		return &fault{code: exitFailed, err: err, hint: "is relavium-serve serve --transport http running there? One over stdio has no address"}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	said, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -42,9 +43,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return report(a.scrubber.Writer(stderr), err, slices.Contains(args, "--json"))
 }
 
-// usageFault makes an error of the flag parser a fault of the invocation.
+// usageFault makes an error of the flag parser a fault of the invocation. The hint
+// shows the arguments of a command that has some.
 func usageFault(cmd *cobra.Command, err error) error {
-	return invalid(cmd.CommandPath()+" --help", "%w", err)
+	hint := cmd.CommandPath() + " --help"
+	if _, arguments, has := strings.Cut(cmd.Use, " "); has {
+		hint = cmd.CommandPath() + " " + arguments + "; see " + hint
+	}
+	return invalid(hint, "%w", err)
 }
 
 func (a *app) command() *cobra.Command {
@@ -60,10 +66,12 @@ func (a *app) command() *cobra.Command {
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
+	root.Version = readVersion().Version // adds --version
+	root.SetVersionTemplate("relavium-serve {{.Version}}\n")
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.config, "config", "", "read this file instead of config.toml in RELAVIUM_HOME")
 	flags.StringVar(&a.cwd, "cwd", "", "look for the project from this folder (default: the working directory)")
-	flags.StringVar(&a.logFlag, "log-level", "", "debug, info, warn or error (default: RELAVIUM_LOG)")
+	flags.StringVar(&a.logFlag, "log-level", "", "debug, info, warn or error (default: RELAVIUM_LOG, else info for servers, warn for the rest)")
 	root.AddCommand(
 		a.serveCommand(), a.runCommand(), a.runsCommand(), a.gateCommand(), a.consoleCommand(), a.mcpCommand(), a.consentCommand(), a.tokenCommand(), a.secretsCommand(), a.auditCommand(), a.healthCommand(),
 		a.validateCommand(), a.schemaCommand(), a.graphCommand(), a.versionCommand(),

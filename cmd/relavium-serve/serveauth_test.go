@@ -46,6 +46,29 @@ func TestOperators(t *testing.T) {
 	}
 }
 
+// A console is said to be closed to everybody only while no token opens it.
+func TestTokenOpens(t *testing.T) {
+	t.Parallel()
+	at := &site{place: place{home: t.TempDir()}}
+	now := time.Now()
+	for _, c := range []struct {
+		name, scope string
+		made        time.Time
+		want        bool
+	}{
+		{"caller", access.ScopeRun, now, false},
+		{"past", access.ScopeGate, now.Add(-2 * time.Hour), false},
+		{"lead", access.ScopeGate + ":deploy", now, true},
+	} {
+		if _, _, err := access.Create(t.Context(), at.tokens(), c.name, []string{c.scope}, c.made.Add(time.Hour), c.made); err != nil {
+			t.Fatal(err)
+		}
+		if got := at.tokenOpens(t.Context()); got != c.want {
+			t.Errorf("with the token %s: tokenOpens() = %t, want %t", c.name, got, c.want)
+		}
+	}
+}
+
 // The requester is kept from its own gates where the configuration says so, by any
 // channel, and nobody else is.
 func TestDecisionRefused(t *testing.T) {
