@@ -205,8 +205,10 @@ func (x *execution) watch() (stop func()) {
 // open makes this execution the run's producer of events.
 func (x *execution) open() {
 	s := x.e.stream(x.row.id, x.row.lastEvent+1)
-	x.rec = &recorder{e: x.e, run: x.row.id, seg: x.row.seg, epoch: x.row.epoch, stream: s,
-		of: Observed{Run: x.row.id, Workflow: x.row.workflow, Source: x.row.source, Principal: x.row.principal}}
+	x.rec = &recorder{
+		e: x.e, run: x.row.id, seg: x.row.seg, epoch: x.row.epoch, stream: s,
+		of: Observed{Run: x.row.id, Workflow: x.row.workflow, Source: x.row.source, Principal: x.row.principal},
+	}
 	s.mu.Lock()
 	s.live = true
 	if s.next() != x.row.lastEvent+1 {
