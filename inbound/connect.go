@@ -19,6 +19,7 @@ import (
 // A connection is one server of one run, from its start to the end of its last work.
 type connection struct {
 	*declared
+	attempt *attempt
 	session *session
 	proc    *child.Process // of a stdio server
 	found   Discovered
@@ -122,6 +123,9 @@ func (c *connection) spawn(ctx context.Context, r *run, p *peer) (wire, error) {
 	spec.Recheck = func() error {
 		if err := r.admits(ctx); err != nil {
 			return err
+		}
+		if refused := c.attempt.again(); refused != nil {
+			return refused // it may have waited for a place for long
 		}
 		return h.granted(ctx, c.digest)
 	}

@@ -237,6 +237,11 @@ func TestTables(t *testing.T) {
 		if diff := cmp.Diff(want, dropped); diff != "" {
 			t.Errorf("dropped (-want +got):\n%s", diff)
 		}
+		for reason, n := range map[string]int{DropCollision: 1, DropAbsent: 1} {
+			if got := w.logs.count("reason=" + reason); got != n {
+				t.Errorf("%s is logged %d times, want %d", reason, got, n)
+			}
+		}
 		w.shutdown(t)
 	})
 }

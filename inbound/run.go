@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/relavium/relavium-serve/inbound/text"
 	"github.com/relavium/relavium-serve/workflows"
 )
 
@@ -118,13 +121,14 @@ func (r *run) cancelledOr(ctx context.Context, err error) error {
 
 // bring connects one server unless it is in trouble.
 func (r *run) bring(ctx context.Context, c *connection) error {
-	ended, refused := r.host.starts.enter(c.key())
+	attempt, refused := r.host.starts.enter(c.key())
 	if refused != nil {
 		return refused
 	}
+	c.attempt = attempt
 	err := c.connect(ctx, r)
 	if err == nil {
-		ended(nil, true)
+		attempt.ended(nil, true)
 		return nil
 	}
 	fault, ok := errors.AsType[*workflows.ToolError](err)
@@ -134,7 +138,7 @@ func (r *run) bring(ctx context.Context, c *connection) error {
 	if fault.Reason == ReasonDied {
 		fault.Message += c.exit()
 	}
-	ended(fault, counts(fault))
+	attempt.ended(fault, counts(fault))
 	if c.proc != nil && fault.Fault != workflows.ToolCancelled {
 		r.host.opt.Log.WarnContext(ctx, "mcp server did not come up", "run", r.ID, "server", c.name,
 			"reason", fault.Reason, "stderr", quoted(c.proc.Stderr()))
@@ -148,7 +152,8 @@ func counts(f *workflows.ToolError) bool {
 		return false
 	}
 	switch f.Reason {
-	case ReasonConsent, ReasonPin, ReasonSecret, ReasonCancelled, ReasonFull, ReasonDeclaration, ReasonDeadline, ReasonClosed:
+	case ReasonConsent, ReasonPin, ReasonSecret, ReasonCancelled, ReasonFull, ReasonDeclaration, ReasonDeadline, ReasonClosed,
+		ReasonBackoff:
 		return false
 	}
 	return f.Fault != workflows.ToolCancelled
@@ -178,7 +183,25 @@ func (r *run) settle(ctx context.Context, conns []*connection, uses map[string][
 	for _, c := range conns {
 		r.log(ctx, c)
 	}
+	for _, agent := range slices.Sorted(maps.Keys(tables)) {
+		r.logTable(ctx, agent, tables[agent])
+	}
 	return nil
+}
+
+// logTable says which tools an agent does not get although their server offers them, or
+// does although it does not: a name that is taken, and a list of its own.
+func (r *run) logTable(ctx context.Context, agent string, t *table) {
+	for _, server := range slices.Sorted(maps.Keys(t.dropped)) {
+		for _, d := range t.dropped[server] {
+			level := slog.LevelWarn
+			if d.Reason == DropAllowlist {
+				level = slog.LevelDebug // its author knows
+			}
+			r.host.opt.Log.Log(ctx, level, "mcp tool dropped", "run", r.ID, "server", server, "agent", agent,
+				"tool", text.Escape(d.Name, maxNamed), "reason", d.Reason, "detail", text.Escape(d.Detail, maxNamed))
+		}
+	}
 }
 
 func (r *run) log(ctx context.Context, c *connection) {

@@ -38,48 +38,75 @@ func newStarts(now func() time.Time) *starts {
 	return &starts{now: now, m: make(map[string]*startRecord)}
 }
 
-// enter lets a start of key begin, or returns why it may not: the cause of the last
-// failure. ended must be called once when the start has ended: with nil if it succeeded,
-// its failure, or counted false if it says nothing about the server.
-func (s *starts) enter(key string) (ended func(cause *workflows.ToolError, counted bool), refused *workflows.ToolError) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.m[key]
-	if r != nil && r.waits > 0 {
-		if r.probing || s.now().Before(r.until) {
-			f := *r.cause
-			f.Reason, f.Retryable = ReasonBackoff, false
-			f.Message = "it failed to start too often just now: " + r.cause.Message
-			f.Limit = max(r.until.Sub(s.now()), 0)
-			return nil, &f
-		}
-		r.probing = true
-	}
-	return func(cause *workflows.ToolError, counted bool) { s.ended(key, cause, counted) }, nil
+// An attempt is one start of a server that was let begin.
+type attempt struct {
+	s     *starts
+	key   string
+	probe bool // the one start of a server in trouble
 }
 
-func (s *starts) ended(key string, cause *workflows.ToolError, counted bool) {
+// enter lets a start of key begin, or returns why it may not: the cause of the last
+// failure. The attempt's ended must be called once when the start has ended.
+func (s *starts) enter(key string) (*attempt, *workflows.ToolError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.m[key]
+	a := &attempt{s: s, key: key}
+	if r := s.m[key]; r != nil && r.waits > 0 {
+		if r.probing || s.now().Before(r.until) {
+			return nil, r.refusal(s.now())
+		}
+		a.probe, r.probing = true, true
+	}
+	return a, nil
+}
+
+// refusal is why no start may begin now.
+func (r *startRecord) refusal(now time.Time) *workflows.ToolError {
+	f := *r.cause
+	f.Reason, f.Retryable = ReasonBackoff, false
+	f.Message = "it failed to start too often just now: " + r.cause.Message
+	f.Limit = max(r.until.Sub(now), 0)
+	return &f
+}
+
+// again is asked by an attempt that has waited before it starts anything: the server
+// may be in trouble by now.
+func (a *attempt) again() *workflows.ToolError {
+	a.s.mu.Lock()
+	defer a.s.mu.Unlock()
+	if r := a.s.m[a.key]; r != nil && r.waits > 0 && !a.probe {
+		return r.refusal(a.s.now())
+	}
+	return nil
+}
+
+// ended takes what came of the attempt: nil if it succeeded, else its failure, which
+// counts if it says something about the server.
+func (a *attempt) ended(cause *workflows.ToolError, counted bool) {
+	s := a.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.m[a.key]
+	if r != nil && a.probe {
+		r.probing = false
+	}
 	switch {
 	case cause == nil:
-		delete(s.m, key)
+		delete(s.m, a.key)
 		return
 	case !counted:
-		if r != nil {
-			r.probing = false
-		}
 		return
 	case r == nil:
 		s.prune()
 		r = &startRecord{}
-		s.m[key] = r
+		s.m[a.key] = r
 	}
 	now := s.now()
 	copy(r.failed[1:], r.failed[:])
-	r.failed[0], r.cause, r.probing = now, cause, false
-	if r.waits > 0 || !r.failed[failuresToBackoff-1].IsZero() && now.Sub(r.failed[failuresToBackoff-1]) <= failureWindow {
+	r.failed[0], r.cause = now, cause
+	switch {
+	case r.waits > 0 && !a.probe: // it began before the trouble was known
+	case r.waits > 0, !r.failed[failuresToBackoff-1].IsZero() && now.Sub(r.failed[failuresToBackoff-1]) <= failureWindow:
 		r.until = now.Add(min(time.Second<<min(r.waits, 5), maxBackoff))
 		r.waits++
 	}

@@ -18,14 +18,14 @@ func TestBackoff(t *testing.T) {
 		s := newStarts(time.Now)
 		cause := &workflows.ToolError{Fault: workflows.ToolUnavailable, Reason: ReasonDied, Message: "it ended"}
 		fail := func() bool {
-			ended, refused := s.enter("k")
+			attempt, refused := s.enter("k")
 			if refused != nil {
 				if refused.Reason != ReasonBackoff || refused.Message == "" {
 					t.Errorf("refused = %v, want the stored cause", refused)
 				}
 				return false
 			}
-			ended(cause, true)
+			attempt.ended(cause, true)
 			return true
 		}
 		for i := range failuresToBackoff {
@@ -40,25 +40,25 @@ func TestBackoff(t *testing.T) {
 				t.Errorf("a start began before %v", wait)
 			}
 			time.Sleep(time.Nanosecond) //nolint:forbidigo // in a bubble
-			ended, refused := s.enter("k")
+			attempt, refused := s.enter("k")
 			if refused != nil {
 				t.Fatalf("no probe after %v: %v", wait, refused)
 			}
 			if fail() {
 				t.Error("a second start began while one probes")
 			}
-			ended(cause, true)
+			attempt.ended(cause, true)
 		}
 		time.Sleep(30 * time.Second) //nolint:forbidigo // in a bubble
-		ended, refused := s.enter("k")
+		attempt, refused := s.enter("k")
 		if refused != nil {
 			t.Fatal(refused)
 		}
-		ended(cause, false) // cancelled: it says nothing
-		if ended, refused = s.enter("k"); refused != nil {
+		attempt.ended(cause, false) // cancelled: it says nothing
+		if attempt, refused = s.enter("k"); refused != nil {
 			t.Fatalf("a cancelled probe counts: %v", refused)
 		}
-		ended(nil, true)
+		attempt.ended(nil, true)
 		for i := range failuresToBackoff {
 			if !fail() {
 				t.Errorf("start %d after a success is refused", i)
@@ -70,15 +70,52 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
+// Starts that wait for a place while others fail begin nothing any more, end nobody's
+// probe and make no wait longer.
+func TestBackoffOfWaitingStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStarts(time.Now)
+		cause := &workflows.ToolError{Reason: ReasonDied, Message: "it ended"}
+		all := make([]*attempt, 8)
+		for i := range all {
+			var refused *workflows.ToolError
+			if all[i], refused = s.enter("k"); refused != nil || all[i].again() != nil {
+				t.Fatalf("start %d is refused: %v", i, refused)
+			}
+		}
+		for _, failed := range all[:failuresToBackoff+2] {
+			failed.ended(cause, true)
+		}
+		waiting := all[failuresToBackoff+2:]
+		if refused := waiting[0].again(); refused == nil || refused.Reason != ReasonBackoff || refused.Limit != time.Second {
+			t.Errorf("again() = %v, want a wait of 1 s", refused)
+		}
+		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
+		probe, refused := s.enter("k")
+		if refused != nil || probe.again() != nil {
+			t.Fatalf("the probe is refused: %v", refused)
+		}
+		waiting[0].ended(&workflows.ToolError{Reason: ReasonBackoff}, false)
+		waiting[1].ended(cause, true)
+		if _, refused := s.enter("k"); refused == nil {
+			t.Error("a second probe began")
+		}
+		probe.ended(nil, true)
+		if refused := waiting[2].again(); refused != nil {
+			t.Errorf("again() after a success = %v", refused)
+		}
+	})
+}
+
 func TestFailuresFarApartDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStarts(time.Now)
 		for range 10 {
-			ended, refused := s.enter("k")
+			attempt, refused := s.enter("k")
 			if refused != nil {
 				t.Fatal(refused)
 			}
-			ended(&workflows.ToolError{}, true)
+			attempt.ended(&workflows.ToolError{}, true)
 			time.Sleep(31 * time.Second) //nolint:forbidigo // in a bubble
 		}
 	})
@@ -87,11 +124,11 @@ func TestFailuresFarApartDoNotCount(t *testing.T) {
 func TestStartsAreBounded(t *testing.T) {
 	s := newStarts(time.Now)
 	for i := range 2 * maxStarts {
-		ended, refused := s.enter(fmt.Sprint(i))
+		attempt, refused := s.enter(fmt.Sprint(i))
 		if refused != nil {
 			t.Fatal(refused)
 		}
-		ended(&workflows.ToolError{}, true)
+		attempt.ended(&workflows.ToolError{}, true)
 	}
 	if n := len(s.m); n > maxStarts {
 		t.Errorf("%d starts are remembered, want at most %d", n, maxStarts)
