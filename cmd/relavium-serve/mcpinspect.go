@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,7 +143,40 @@ func (a *app) inspect(ctx context.Context, at *site, name string, flags *hostFla
 	if err != nil {
 		return err
 	}
+	if workflow != nil {
+		collide(workflow.Agents, shown.Servers)
+	}
 	return a.showInspection(&shown, targets, faults, flags.asJSON)
+}
+
+// collide drops the tools whose name an earlier server of the same agent has taken, as
+// a run does.
+func collide(agents []workflows.Agent, servers []inspectedServer) {
+	for i := range agents {
+		taken := make(map[string]string) // by whom
+		for j := range agents[i].Servers {
+			ref := &agents[i].Servers[j]
+			at := slices.IndexFunc(servers, func(s inspectedServer) bool { return s.Server == cmp.Or(ref.Ref, ref.ID) })
+			if at < 0 {
+				continue
+			}
+			s := &servers[at]
+			s.Tools = slices.DeleteFunc(s.Tools, func(tool inspectedTool) bool {
+				by, there := taken[tool.ID]
+				if !there {
+					taken[tool.ID] = s.Server
+				}
+				if !there || by == s.Server {
+					return false
+				}
+				s.Dropped = append(s.Dropped, inspectedDrop{
+					Name: tool.Name, Reason: inbound.DropCollision, Bytes: tool.Bytes,
+					Detail: "for agent " + agents[i].ID + " server " + by + " has the name " + tool.ID,
+				})
+				return true
+			})
+		}
+	}
 }
 
 // approveAll asks for consent to one server after the other, before any is started.
