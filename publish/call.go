@@ -102,6 +102,7 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 	defer slot.Done()
 	sctx, done := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer done()
+	asTask := s.becomesTask(sctx, x, w)
 	started, err := s.engine.Start(sctx, engine.StartRequest{
 		Workflow:       w.Workflow,
 		Project:        w.Project,
@@ -122,8 +123,8 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 	if started.Joined {
 		slot.Joined()
 	}
-	if s.becomesTask(sctx, x, w) {
-		if err := s.createTask(sctx, x, &started); err != nil {
+	if asTask {
+		if err := s.createTask(ctx, x, w, &started); err != nil {
 			return s.unexpected("make a task", started.Run, err)
 		}
 		return &mcp.CallToolResult{} // instead of which the task is written

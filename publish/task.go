@@ -97,17 +97,25 @@ func (s *Server) usual(ctx context.Context, w *Workflow) time.Duration {
 }
 
 // createTask answers a call by a task: its run, which is durable and goes on
-// without the call. It is set as the exchange's result.
-func (s *Server) createTask(ctx context.Context, x *exchange, started *engine.Started) error {
-	attachment, err := s.engine.Attach(ctx, started.Run, x.caller.principal)
-	if err != nil {
+// without the call once the client has the task. A call that ends before leaves
+// the run, or ends it, as one that waits does. The task is set as the exchange's
+// result.
+func (s *Server) createTask(ctx context.Context, x *exchange, w *Workflow, started *engine.Started) error {
+	sctx, done := detached(ctx)
+	defer done()
+	held := &wait{server: s, x: x, workflow: w, run: started.Run, progress: newProgress(x, len(w.Nodes))}
+	if err := held.attach(sctx); err != nil {
 		return err
 	}
-	if err := attachment.Detach(ctx, ""); err != nil { // nobody's orphan: a task is polled
-		return err
+	ended := context.AfterFunc(ctx, func() { held.interrupted(ctx) })
+	leave := func(reason string) {
+		if ended() {
+			held.detach(ctx, reason)
+		}
 	}
-	r, err := s.engine.Run(ctx, started.Run, x.caller.principal)
+	r, err := s.engine.Run(sctx, started.Run, x.caller.principal)
 	if err != nil {
+		leave(engine.DetachDrop)
 		return err
 	}
 	v := s.taskOf(r)
@@ -117,10 +125,11 @@ func (s *Server) createTask(ctx context.Context, x *exchange, started *engine.St
 		v.Meta["relavium/joined"] = true
 	}
 	if x.instead, err = encode(v); err != nil {
+		leave(engine.DetachDrop)
 		return err
 	}
-	w := &wait{server: s, x: x, run: r.ID}
-	x.lost = func() { w.rejoin(ctx) }
+	x.delivered = func() { leave("") } // nobody's orphan: a task is polled
+	x.lost = func() { leave(engine.DetachDrop) }
 	return nil
 }
 

@@ -474,3 +474,56 @@ func TestTaskNotAsked(t *testing.T) {
 		})
 	}
 }
+
+// A call that is cancelled before its client has the task ends the run like one
+// that waits; over a connection that carries several it is found by its id.
+func TestTaskOverStdio(t *testing.T) {
+	t.Parallel()
+	s, eng, _ := newServer(t, anyTime, chained(t, "deploy", "one"))
+	c := connect(t, s)
+	meta := strings.Replace(modernMeta, `Capabilities":{}`, `Capabilities":{`+declaresBoth+`}`, 1)
+	c.call("1", "relavium_deploy", ","+meta)
+	var made struct{ TaskID string }
+	if err := json.Unmarshal(c.response("1").Result, &made); err != nil || made.TaskID == "" {
+		t.Fatalf("the call is answered by no task: %v", err)
+	}
+	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`) // too late
+	runState(t, eng, made.TaskID, engine.Waiting)
+	c.send(`{"jsonrpc":"2.0","id":2,"method":"tasks/get","params":{"taskId":%q,%s}}`, made.TaskID, meta)
+	if m := c.response("2"); !strings.Contains(m.raw, `"status":"input_required"`) {
+		t.Errorf("tasks/get = %s", m.raw)
+	}
+	for range 20 {
+		c.call("3", "relavium_deploy", `,"arguments":{"who":"bob"},`+meta)
+		c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`)
+	}
+	c.send(`{"jsonrpc":"2.0","id":4,"method":"tools/list","params":{%s}}`, meta)
+	c.response("4") // the last of them began
+	answered := map[string]bool{made.TaskID: true}
+	for _, m := range c.kept {
+		if string(m.ID) == "3" && json.Unmarshal(m.Result, &made) == nil {
+			answered[made.TaskID] = true
+		}
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(patience); ; {
+		runs, err := eng.Runs(t.Context(), engine.RunFilter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stray := slices.DeleteFunc(runs, func(r engine.Run) bool { return answered[r.ID] || r.State == engine.Cancelled })
+		if len(stray) == 0 {
+			return
+		}
+		select {
+		case <-tick.C:
+		case m := <-c.lines: // a task that the client got nevertheless
+			if string(m.ID) == "3" && json.Unmarshal(m.Result, &made) == nil {
+				answered[made.TaskID] = true
+			}
+		case <-deadline:
+			t.Fatalf("%d runs go on whose call was cancelled, such as %+v", len(stray), stray[0])
+		}
+	}
+}
