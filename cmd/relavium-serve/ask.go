@@ -178,7 +178,9 @@ func (q *asker) answer(line string) {
 	}
 	gate := q.queue[0]
 	if q.draft == nil {
-		q.draft = draftOf(&gate, line)
+		if q.draft = draftOf(&gate, line); q.draft == nil && strings.TrimSpace(line) != "" && gate.Type != "input" {
+			_, _ = io.WriteString(q.w, "the line begins with neither approve nor reject\n")
+		}
 		q.prompt()
 		return
 	}

@@ -11,7 +11,7 @@ import (
 
 func (a *app) auditCommand() *cobra.Command {
 	var filter engine.AuditFilter
-	var since time.Duration
+	var since string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "audit",
@@ -26,8 +26,15 @@ kept for 400 days.`,
 			if err != nil {
 				return err
 			}
-			if since > 0 {
-				filter.Since = time.Now().Add(-since)
+			if filter.Limit < 1 {
+				return invalid("", "--limit: expected 1 or more")
+			}
+			if since != "" {
+				var d duration
+				if d.UnmarshalText([]byte(since)) != nil || d <= 0 {
+					return invalid("relavium-serve audit --since 7d", "--since: expected a duration such as 24h or 7d")
+				}
+				filter.Since = time.Now().Add(-time.Duration(d))
 			}
 			return a.withStore(cmd.Context(), at, func(eng *engine.Engine) error {
 				entries, err := eng.Audit(cmd.Context(), filter)
@@ -55,7 +62,7 @@ kept for 400 days.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&filter.Run, "run", "", "only of this run")
-	f.DurationVar(&since, "since", 0, "only of the last while, such as 24h")
+	f.StringVar(&since, "since", "", "only of the last while, such as 24h or 7d")
 	f.IntVar(&filter.Limit, "limit", 100, "at most this many")
 	f.BoolVar(&asJSON, "json", false, "print one JSON array")
 	return cmd

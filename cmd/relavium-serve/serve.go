@@ -235,7 +235,7 @@ func (at *site) published(ctx context.Context, folders []string, entry *entrance
 	}
 	for i := range catalog.Warnings {
 		warning := &catalog.Warnings[i]
-		at.log.WarnContext(ctx, "workflow file", "file", warning.File, "line", warning.Line, "where", warning.Where, "what", warning.What)
+		at.log.WarnContext(ctx, "workflow file", "file", warning.File, "line", warning.Line, "where", warning.Where, "what", warning.What, "remedy", warning.Remedy)
 	}
 	return listed, slices.Sorted(maps.Keys(keys)), nil
 }
