@@ -59,7 +59,7 @@ func (h *Host) declare(ref *workflows.ServerRef, root string) (*declared, error)
 	d := &declared{name: ref.ID, ref: *ref}
 	project := root
 	if ref.Ref != "" {
-		registration, ok := h.registered[ref.Ref]
+		registration, ok := h.registration(ref.Ref)
 		if !ok {
 			return nil, badDeclaration(ref.Ref, errors.New("no server of that name is registered"))
 		}

@@ -91,19 +91,19 @@ type Identity struct {
 // concurrent use.
 type Host struct {
 	opt        Options
-	registered map[string]Registration
 	client     mcp.Implementation
 	starts     *starts
 	admissions *admissions
 	wires      func(d *declared, to *peer) (wire, error) // tests only: instead of a start or a dial
 
-	mu     sync.Mutex
-	runs   map[string]*run
-	parked []*run // oldest first
-	closed bool
-	owed   int           // closes that are under way
-	idle   chan struct{} // closed when the host is closed and owes nothing
-	isIdle bool
+	mu         sync.Mutex
+	registered map[string]Registration
+	runs       map[string]*run
+	parked     []*run // oldest first
+	closed     bool
+	owed       int           // closes that are under way
+	idle       chan struct{} // closed when the host is closed and owes nothing
+	isIdle     bool
 }
 
 // New returns a host without sessions.
@@ -126,17 +126,38 @@ func New(opt Options) (*Host, error) {
 		opt.Getenv = func(string) string { return "" }
 	}
 	h := &Host{
-		opt: opt, registered: make(map[string]Registration, len(opt.Registrations)),
+		opt:    opt,
 		client: mcp.Implementation{Name: opt.Name, Version: opt.Version},
 		starts: newStarts(opt.Now), admissions: newAdmissions(), runs: make(map[string]*run), idle: make(chan struct{}),
 	}
-	for _, r := range opt.Registrations {
-		if _, twice := h.registered[r.Name]; twice {
-			return nil, fmt.Errorf("inbound: server %q is registered twice", r.Name)
-		}
-		h.registered[r.Name] = r
+	if err := h.Register(opt.Registrations); err != nil {
+		return nil, err
 	}
 	return h, nil
+}
+
+// Register puts other registrations in place of Options.Registrations. Connections
+// that there are stay as they are; runs that connect from now on use the new ones. The
+// error names a server that is registered twice; then nothing changes.
+func (h *Host) Register(list []Registration) error {
+	registered := make(map[string]Registration, len(list))
+	for _, r := range list {
+		if _, twice := registered[r.Name]; twice {
+			return fmt.Errorf("inbound: server %q is registered twice", r.Name)
+		}
+		registered[r.Name] = r
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.registered = registered
+	return nil
+}
+
+func (h *Host) registration(name string) (Registration, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r, ok := h.registered[name]
+	return r, ok
 }
 
 // A Run is what servers are connected for.

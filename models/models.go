@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/relavium/relavium-serve/egress"
@@ -65,7 +66,7 @@ type Options struct {
 // idle connections; see CloseIdle.
 type Models struct {
 	endpoints map[string]*endpoint
-	prices    map[string]agent.Price
+	prices    atomic.Pointer[map[string]agent.Price]
 	log       *slog.Logger
 }
 
@@ -96,8 +97,8 @@ func New(opt Options) (*Models, error) {
 	if opt.Idle <= 0 {
 		opt.Idle = idleLimit
 	}
-	m := &Models{endpoints: map[string]*endpoint{}, prices: priceTable(), log: opt.Log}
-	maps.Copy(m.prices, opt.Prices)
+	m := &Models{endpoints: map[string]*endpoint{}, log: opt.Log}
+	m.SetPrices(opt.Prices)
 	for _, name := range Names() {
 		e, err := newEndpoint(name, opt.Providers[name], &opt)
 		if err != nil {
@@ -106,6 +107,14 @@ func New(opt Options) (*Models, error) {
 		m.endpoints[name] = e
 	}
 	return m, nil
+}
+
+// SetPrices puts other prices in place of Options.Prices. Turns that end from now on
+// cost by them.
+func (m *Models) SetPrices(prices map[string]agent.Price) {
+	table := priceTable()
+	maps.Copy(table, prices)
+	m.prices.Store(&table)
 }
 
 // CloseIdle ends the connections that no turn holds.

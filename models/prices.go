@@ -173,7 +173,7 @@ func cutForm(s, form string) (string, bool) {
 // else for the id without its date, else what the table has for either. ok is false if
 // neither knows it; a model that only resembles a known one is not known.
 func (m *Models) Price(provider, model string) (price agent.Price, ok bool) {
-	return lookUp(m.prices, provider, model)
+	return lookUp(*m.prices.Load(), provider, model)
 }
 
 // ListPrice is Price without configuration: what the table has.

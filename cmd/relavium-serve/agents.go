@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,7 +159,7 @@ func (at *site) maxChildren() int { return int(value(at.Host.MaxChildren)) }
 
 // projectWrites tells whether runs of other principals write to the project.
 func (at *site) projectWrites(_, workflow string) bool {
-	return value(at.Serve.Workflow[workflow].Writes) == "project"
+	return value(at.current().Serve.Workflow[workflow].Writes) == "project"
 }
 
 // protected are files and folders that no agent writes, beside those of loaded workflows.
@@ -208,16 +209,48 @@ func (s *shell) environ() []string {
 
 // known is what was loaded from files in this process.
 type known struct {
-	mu     sync.Mutex
-	loaded []workflows.Loaded
-	dirs   []string
+	mu       sync.Mutex
+	loaded   []workflows.Loaded
+	dirs     []string
+	settings *settings // in effect, once they were reloaded
 }
+
+// maxKnown bounds the versions of workflows that are remembered.
+const maxKnown = 2048
 
 func (k *known) add(list []workflows.Loaded, dirs ...string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.loaded = append(k.loaded, list...)
-	k.dirs = append(k.dirs, dirs...)
+	for i := range list {
+		same := func(l workflows.Loaded) bool {
+			return l.Path == list[i].Path && l.Workflow.Digest() == list[i].Workflow.Digest()
+		}
+		if !slices.ContainsFunc(k.loaded, same) {
+			k.loaded = append(k.loaded, list[i])
+		}
+	}
+	if most := max(maxKnown, len(list)); len(k.loaded) > most {
+		k.loaded = slices.Delete(k.loaded, 0, len(k.loaded)-most)
+	}
+	for _, dir := range dirs {
+		if !slices.Contains(k.dirs, dir) {
+			k.dirs = append(k.dirs, dir)
+		}
+	}
+}
+
+// use makes settings those in effect.
+func (k *known) use(s *settings) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.settings = s
+}
+
+// current are the settings in effect, which may have been reloaded since.
+func (at *site) current() *settings {
+	at.known.mu.Lock()
+	defer at.known.mu.Unlock()
+	return cmp.Or(at.known.settings, at.settings)
 }
 
 func (k *known) list() []workflows.Loaded {

@@ -160,7 +160,9 @@ func (a *app) resumeRun(ctx context.Context, at *site, flags *runFlags) error {
 // that its rules hold wherever the command is typed.
 func (a *app) siteOf(at *site, r *engine.Run) (*site, error) {
 	if r.Root == "" || r.Root == at.root {
-		return at, nil
+		own := *at
+		own.settings = at.current()
+		return &own, nil
 	}
 	merged, err := a.loadSettings(at.place, a.config, r.Root)
 	if err != nil {

@@ -142,6 +142,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 		return err
 	}
 	defer unmeasured()
+	files := a.lookAt(at, flags.folders) // what changes from here on is reloaded
 	opened := make(chan openedStore, 1)
 	go func() {
 		eng, err := a.openStore(ctx, at, true)
@@ -170,6 +171,9 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 		return closeStore(ctx, store.eng, err)
 	}
 	options.Page = at.gatePage(listener, entry)
+	inputs := &secretInputs{}
+	inputs.set(at.secretSource(ctx, listed))
+	options.HasEnv = inputs.has
 	server, err := publish.New(options)
 	if err != nil {
 		return closeStore(ctx, store.eng, &fault{code: exitFault, err: err})
@@ -180,6 +184,8 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	if len(listed) == 0 {
 		at.log.WarnContext(ctx, "nothing is published, so no tool is listed: name workflows with --publish or [serve] publish")
 	}
+	reloads := &reloader{app: a, start: at, at: at, flags: flags, entry: entry, server: server, eng: store.eng, inputs: inputs, listed: listed}
+	defer reloads.begin(ctx, files)()
 	at.log.InfoContext(ctx, "serving", "transport", strings.Join(flags.transports, ", "), "workflows", len(listed), "store", "serve.db in RELAVIUM_HOME")
 	if overHTTP {
 		return closeStore(ctx, store.eng, a.serveHTTP(ctx, at, entry, store.eng, server, listener, overOptions))
@@ -330,7 +336,6 @@ func (a *app) publishing(ctx context.Context, at *site, eng *engine.Engine, list
 		NoRunTools: flags.noRunTools,
 		Accept:     at.Gates.Accept,
 		Handover:   handover,
-		HasEnv:     at.secretSource(ctx, listed),
 		Refuse:     at.refuse,
 		Variables:  at.Variables,
 		Version:    readVersion().Version,
