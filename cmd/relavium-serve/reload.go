@@ -289,7 +289,7 @@ func (r *reloader) warn(ctx context.Context, what string, args ...any) {
 	}
 	key := strings.Join(record, "\x00")
 	if !r.said[key] && !r.again[key] {
-		r.start.log.WarnContext(ctx, what, args...)
+		r.start.log.WarnContext(ctx, what, args...) //nolint:sloglint // the callers' texts are constant
 	}
 	r.again[key] = true
 }

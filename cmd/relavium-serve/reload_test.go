@@ -227,8 +227,8 @@ func TestReload(t *testing.T) {
 	s.changed()
 	s.yields("edited", "relavium_one", "second")
 
-	s.write("one.relavium.yaml", strings.Replace(says("one", "third"), "type: transform", "type: transfrom", 1))
-	s.logs("level=WARN", "does not load", "file=.relavium/one.relavium.yaml", "line=", "transform", "remedy=")
+	s.write("one.relavium.yaml", strings.Replace(says("one", "third"), "type: transform", "type: turned", 1))
+	s.logs("level=WARN", "does not load", "file=.relavium/one.relavium.yaml", "line=10", "unknown type", "remedy=")
 	s.wants("broken", "relavium_one")
 	s.yields("broken", "relavium_one", "second")
 

@@ -61,7 +61,7 @@ func (l *look) folder(sum hash.Hash, dir, home string) {
 		}
 		switch {
 		case err != nil:
-			return nil
+			return nil //nolint:nilerr // what cannot be read is passed over
 		case !d.IsDir():
 			if followed(path) {
 				l.file(sum, path)
@@ -131,7 +131,8 @@ func (r *reloader) follow(ctx context.Context, before look) {
 			if followed(ev.Name) || filepath.Ext(ev.Name) == "" { // a folder, most likely
 				changed()
 			}
-		case <-watcher.Errors: // events were lost
+		case lost := <-watcher.Errors:
+			r.start.log.DebugContext(ctx, "events of files are lost", "error", lost)
 			changed()
 		case <-poll.C:
 			if now := r.app.lookAt(r.start, r.flags.folders); since.IsZero() && now.sum != before.sum {
