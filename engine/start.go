@@ -63,7 +63,11 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 	}
 	made := false
 	defer func() { leave(!made) }() // the first segment attends by itself
-	ctx, cancel = context.WithTimeout(caller, patience)
+	if caller.Err() != nil {
+		return Started{}, context.Cause(caller)
+	}
+	// From here on a cancel comes too late to be clear: it is for the run.
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(caller), patience)
 	defer cancel()
 	now := e.now()
 	out := Started{Run: id.String(), Since: now}

@@ -21,7 +21,7 @@ import (
 const (
 	// storeTimeout bounds what is done in the store after a request ended.
 	storeTimeout = 5 * time.Second
-	// startTimeout bounds the start of a run, which a cancel does not cut in half.
+	// startTimeout bounds what the store does for a call, which a cancel does not cut in half.
 	startTimeout = 30 * time.Second
 	// maxKey is the longest idempotency key.
 	maxKey = 128
@@ -100,9 +100,11 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 		return nil
 	}
 	defer slot.Done()
-	sctx, done := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	asked, done := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	asTask := s.becomesTask(asked, x, w)
+	done()
+	sctx, done := s.starting(ctx)
 	defer done()
-	asTask := s.becomesTask(sctx, x, w)
 	started, err := s.engine.Start(sctx, engine.StartRequest{
 		Workflow:       w.Workflow,
 		Project:        w.Project,
@@ -115,6 +117,9 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 		Join:           key == "",
 	})
 	if err != nil {
+		if sctx.Err() != nil {
+			return stopping("") // not written
+		}
 		if conflict, ok := errors.AsType[*engine.KeyConflictError](err); ok {
 			return failure(&engine.RunError{Code: engine.CodeValidation, Message: "key already used with other arguments"}, conflict.Run)
 		}
@@ -141,8 +146,9 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 		limit:    s.handoverAt(x, received),
 		request:  x.requestOf(t.name, inputs),
 	}
-	err = wt.attach(sctx)
-	done()
+	actx, attached := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	err = wt.attach(actx)
+	attached()
 	if err != nil {
 		return s.unexpected("attach to a run", started.Run, err)
 	}
@@ -154,6 +160,23 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 		return x.handedOver(started.Run)
 	}
 	return result
+}
+
+// starting is the context of a run's start, which only the client's own cancel ends: a
+// call that is lost, or given up by a clock, is joined by the next one. It has no
+// deadline, since connecting servers has its own.
+func (s *Server) starting(ctx context.Context) (context.Context, func()) {
+	sctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		c, ok := errors.AsType[*transport.CancelledError](context.Cause(ctx))
+		if ok && !s.clock.MatchString(c.Reason) {
+			end(c)
+		}
+	})
+	return sctx, func() {
+		stop()
+		end(nil)
+	}
 }
 
 // badArguments names every argument that is wrong.
