@@ -31,6 +31,7 @@ type Loaded struct {
 type Catalog struct {
 	Workflows []Loaded // by id
 	Broken    []Broken // by path
+	Agents    int      // agent files that loaded
 	Warnings  Problems
 }
 
@@ -307,7 +308,13 @@ func (l *loader) causes(problems Problems, p *project) Problems {
 
 // catalog checks all workflows that were found.
 func (l *loader) catalog() *Catalog {
+	agents := 0
 	for _, p := range l.order {
+		for i := range p.agents {
+			if len(p.agents[i].problems) == 0 {
+				agents++
+			}
+		}
 		for _, f := range p.pending {
 			w, warnings, err := l.parse(p, f)
 			if problems, refused := errors.AsType[Problems](err); refused {
@@ -324,6 +331,7 @@ func (l *loader) catalog() *Catalog {
 	return &Catalog{
 		Workflows: l.loaded,
 		Broken:    l.broken,
+		Agents:    agents,
 		Warnings:  append(l.search.warnings, l.warnings...),
 	}
 }

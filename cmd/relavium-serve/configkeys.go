@@ -95,7 +95,7 @@ func nearest(path []string) string {
 	if best == "" {
 		return fmt.Sprintf("%s holds no keys", dotted(parent))
 	}
-	if distance > len(wanted)/2 {
+	if distance > max(2, len(wanted)/2) {
 		return "known keys are " + strings.Join(keysOf(element(at)), ", ")
 	}
 	return "the nearest known key is " + dotted(append(append([]string(nil), parent...), best))

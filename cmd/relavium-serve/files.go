@@ -96,7 +96,11 @@ func (a *app) printFindings(found []finding, files, faults int) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(a.stderr, "%s checked, %s\n", count(files, "file"), count(faults, "problem"))
+	outcome := count(faults, "problem")
+	if warnings := len(found) - faults; warnings > 0 {
+		outcome += ", " + count(warnings, "warning")
+	}
+	_, err := fmt.Fprintf(a.stderr, "%s checked, %s\n", count(files, "file"), outcome)
 	return err
 }
 
@@ -150,7 +154,7 @@ func (at *site) checkFolder(folder string, opt workflows.Options) (found []findi
 		warning := catalog.Warnings[i : i+1]
 		found = append(found, at.findings(paths[warning[0].File], warning)...)
 	}
-	return append(found, late...), len(catalog.Workflows) + len(catalog.Broken), nil
+	return append(found, late...), len(catalog.Workflows) + catalog.Agents + len(catalog.Broken), nil
 }
 
 func (at *site) checkAgent(path string, opt workflows.Options) ([]finding, error) {

@@ -257,7 +257,11 @@ func unapprovedMessage(missing *inbound.UnapprovedError) string {
 	for i := range missing.Servers {
 		parts[i] = fmt.Sprintf("MCP server %s (%s)", missing.Servers[i].Server, missing.Servers[i].Digest)
 	}
-	return strings.Join(parts, ", ") + " is not approved on this machine: a person at the serving machine must approve it"
+	is := " is"
+	if len(parts) > 1 {
+		is = " are"
+	}
+	return strings.Join(parts, ", ") + is + " not approved on this machine: a person at the serving machine must approve it"
 }
 
 // tell writes to the standard error, which a person of this machine reads, what is not
