@@ -25,6 +25,15 @@ import (
 // holderVariable makes the test binary the MCP server of these tests.
 const holderVariable = "MCP_HOLDER"
 
+// held serves as that server, if this process is to be one.
+func held() bool {
+	if os.Getenv(holderVariable) == "" {
+		return false
+	}
+	_ = serveHold(os.Stdin, os.Stdout)
+	return true
+}
+
 // serveHold is an MCP server with one tool, which is never answered. It ignores SIGTERM
 // and leaves a process in a session of its own.
 func serveHold(in io.Reader, out io.Writer) error {

@@ -382,11 +382,11 @@ func FuzzParseConfig(f *testing.F) {
 func TestNearest(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]string{
-		"serve.publsh":        "serve.publish",
-		"serve.limits.run":    "serve.limits.runs",
-		"provider":            "providers",
-		"orphan_grace":        "serve.orphan_grace",
-		"serve.workflow.w.to": "serve.workflow.w.tool",
+		"serve.publsh":         "serve.publish",
+		"serve.limits.run":     "serve.limits.runs",
+		"provider":             "providers",
+		"orphan_grace":         "serve.orphan_grace",
+		"serve.workflow.w.tol": "serve.workflow.w.tool",
 	} {
 		if got := nearest(strings.Split(key, ".")); !strings.Contains(got, want) {
 			t.Errorf("nearest(%s) = %q, want it to name %s", key, got, want)
