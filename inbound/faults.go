@@ -199,7 +199,7 @@ const unlikeMCP = "it does not speak MCP as expected"
 func secretFault(server, variable, name string, err error) *workflows.ToolError {
 	return &workflows.ToolError{
 		Fault: workflows.ToolUnavailable, Reason: ReasonSecret, Server: server,
-		Message: fmt.Sprintf("secret %q for its variable %s is not there", name, variable), Err: err,
+		Message: fmt.Sprintf("secret %q for its variable %s is not there or is refused", name, variable), Err: err,
 	}
 }
 

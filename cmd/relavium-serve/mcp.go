@@ -14,6 +14,7 @@ import (
 	"github.com/relavium/relavium-serve/inbound"
 	"github.com/relavium/relavium-serve/inbound/child"
 	"github.com/relavium/relavium-serve/inbound/text"
+	"github.com/relavium/relavium-serve/secrets"
 	"github.com/relavium/relavium-serve/workflows"
 )
 
@@ -233,6 +234,11 @@ func (a *app) startFault(t *target, err error) error {
 		hint = "relavium-serve mcp pin show " + t.name()
 	case inbound.ReasonSecret:
 		hint = "relavium-serve secrets doctor"
+		if missing, ok := errors.AsType[*secrets.NotFoundError](err); ok {
+			hint = "relavium-serve secrets set " + missing.Name.String()
+		} else if refused, ok := errors.AsType[*secrets.RefusedError](err); ok {
+			hint += " " + refused.Name.String()
+		}
 	}
 	code := exitFault
 	if f.Fault == workflows.ToolCancelled {
