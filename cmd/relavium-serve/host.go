@@ -118,7 +118,7 @@ func (at *site) recordStart(ctx context.Context, s inbound.Started) {
 // askConsent asks the person at the terminal about one program and records a yes.
 func (a *app) askConsent(ctx context.Context, at *site, grants *consent.Store, u *inbound.Unapproved) error {
 	if u.Cause != nil || !at.spawning.ask.Load() {
-		return nil // it stays unapproved, which says all
+		return nil //nolint:nilerr // it stays unapproved, which says all
 	}
 	question := consent.Question{Server: u.Server, Declaration: u.Declaration, Clean: text.Clean}
 	yes, err := question.Ask(&typed{ctx: ctx, a: a}, a.stderr, consent.Conditions{
