@@ -319,3 +319,45 @@ func TestReloadConfiguration(t *testing.T) {
 	s.changed()
 	s.wants("none")
 }
+
+// A registration with which a published workflow would start a program waits for a
+// restart; one that only goes elsewhere does not.
+func TestReloadServers(t *testing.T) {
+	t.Parallel()
+	const flow = `schema_version: "1.0"
+workflow:
+  id: flow
+  name: Flow
+  trigger: {type: mcp_call}
+  agents:
+    - id: helper
+      model: claude-sonnet-4-6
+      provider: anthropic
+      system_prompt: Help.
+      mcp_servers:
+        - ref: there
+  nodes:
+    - {id: in, type: input}
+    - {id: ask, type: agent, agent_ref: helper, prompt_template: Say hi.}
+    - {id: out, type: output}
+  edges:
+    - {from: in, to: ask}
+    - {from: ask, to: out}
+`
+	server := func(how string) string {
+		return "[serve]\npublish = [\"flow\"]\n[[mcp_servers]]\nname = \"there\"\n" + how
+	}
+	s := serveProject(t, map[string]string{
+		"flow.relavium.yaml": flow,
+		"project.toml":       server("transport = \"http\"\nurl = \"https://one.example/mcp\"\n"),
+	})
+	s.wants("at the start", "relavium_flow")
+	s.write("project.toml", server("transport = \"http\"\nurl = \"https://two.example/mcp\"\n"))
+	s.logs("level=INFO", "msg=reloaded")
+	s.write("project.toml", server("transport = \"stdio\"\ncommand = \"/bin/cat\"\n"))
+	s.logs("level=WARN", "mcp_servers stay as they were", "workflow=flow", "reach=spawn")
+	s.wants("with a program", "relavium_flow")
+	if strings.Contains(s.log.String(), "/bin/cat") {
+		t.Errorf("the program is taken into account:\n%s", s.log)
+	}
+}
