@@ -61,8 +61,19 @@ func (x *execution) attend(ctx context.Context) (leave func(), err error) {
 	if !ok {
 		failure = x.e.internal(ctx, x.row.id, "", err)
 	}
+	x.settleDecided()
 	x.fail(failure)
 	return func() {}, nil
+}
+
+// settleDecided settles the gates that were decided before this segment, of a run that
+// does not go on: what a person said stands.
+func (x *execution) settleDecided() {
+	for _, id := range x.order {
+		if g, ok := x.gates[id]; ok && g.Decision != "" && x.nodes[id].state == "ready" {
+			x.settleGate(id, x.nodes[id], g)
+		}
+	}
 }
 
 // ended tells whoever keeps something for a run that it is over.
