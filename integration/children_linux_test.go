@@ -30,7 +30,7 @@ func held() bool {
 	if os.Getenv(holderVariable) == "" {
 		return false
 	}
-	_ = serveHold(os.Stdin, os.Stdout)
+	_ = serveHold(os.Stdin, os.Stdout) //nolint:forbidigo // the server of a test, in a process of its own
 	return true
 }
 
