@@ -154,7 +154,7 @@ func TestArgumentsThatAreNoObjectComeAsWritten(t *testing.T) {
 	each(t, func(t *testing.T, v voice) {
 		t.Helper()
 		if v.name == "gemini" {
-			t.Skip("its arguments are an object on the wire")
+			return // its arguments are an object on the wire
 		}
 		w := v.world(t, script(fakemodel.Turn{Calls: []fakemodel.Call{{Name: "f", Raw: `["a"]`}}}, fakemodel.Turn{Text: "sorry"}))
 		req := v.request("x")
