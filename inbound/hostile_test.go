@@ -106,10 +106,10 @@ func misbehave(c *serving, m message, what string) bool {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		text, _ := json.Marshal(strings.Join(names, " ")) //nolint:errchkjson // a string
+		text, _ := json.Marshal(strings.Join(names, " "))
 		c.reply(m.id, `{"content":[{"type":"text","text":`+string(text)+`}]}`)
 	case "secret":
-		text, _ := json.Marshal(os.Getenv("TOKEN") + " in " + must(os.Getwd())) //nolint:errchkjson // a string
+		text, _ := json.Marshal(os.Getenv("TOKEN") + " in " + must(os.Getwd()))
 		c.reply(m.id, `{"content":[{"type":"text","text":`+string(text)+`}]}`)
 	case "deaf":
 		select {} // and nothing is read any more

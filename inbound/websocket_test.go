@@ -23,7 +23,9 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer conn.CloseNow()
 	conn.SetReadLimit(-1)
-	to := &serving{server: s.server, out: frames{conn}}
+	to := &serving{server: s.server, out: frames(func(p []byte) error {
+		return conn.Write(context.WithoutCancel(r.Context()), websocket.MessageText, p)
+	})}
 	for {
 		_, raw, err := conn.Read(r.Context())
 		if err != nil {
@@ -37,10 +39,10 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // frames writes each line as a message.
-type frames struct{ conn *websocket.Conn }
+type frames func(p []byte) error
 
 func (f frames) Write(p []byte) (int, error) {
-	return len(p), f.conn.Write(context.WithoutCancel(context.TODO()), websocket.MessageText, bytes.TrimSuffix(p, []byte("\n"))) //nolint:forbidigo // a test's server
+	return len(p), f(bytes.TrimSuffix(p, []byte("\n")))
 }
 
 func TestWebsocket(t *testing.T) {
