@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,7 +35,7 @@ type lobby struct {
 
 func openLobby(tb testing.TB, mode access.Mode) *lobby {
 	tb.Helper()
-	l := &lobby{tb: tb, store: &access.File{Home: tb.TempDir()}, log: &logged{}}
+	l := &lobby{tb: tb, store: &access.File{Home: private(tb)}, log: &logged{}}
 	opt := access.Options{Mode: mode, Logger: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Tokens: l.store, BehindProxy: true}
 	if mode == access.ModeOAuth {
 		l.issuer = issuer.Start(tb)
@@ -913,4 +914,14 @@ func TestApproverNotRequester(t *testing.T) {
 	if !ok || m.Method != "" || !strings.Contains(m.raw, "approved") {
 		t.Errorf("the requester got %s, want the result without having been asked", m.raw)
 	}
+}
+
+// private is a home folder as the product makes one.
+func private(tb testing.TB) string {
+	tb.Helper()
+	home := filepath.Join(tb.TempDir(), "home")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	return home
 }

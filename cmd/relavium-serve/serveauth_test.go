@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +17,7 @@ import (
 // Metrics on an address that others reach are read with a token that allows it.
 func TestOperators(t *testing.T) {
 	t.Parallel()
-	store := &access.File{Home: t.TempDir()}
+	store := &access.File{Home: private(t)}
 	who, err := access.New(access.Options{Mode: access.ModeToken, Logger: slog.New(slog.DiscardHandler), Tokens: store})
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +51,7 @@ func TestOperators(t *testing.T) {
 // A console is said to be closed to everybody only while no token opens it.
 func TestTokenOpens(t *testing.T) {
 	t.Parallel()
-	at := &site{place: place{home: t.TempDir()}}
+	at := &site{place: place{home: private(t)}}
 	now := time.Now()
 	for _, c := range []struct {
 		name, scope string
@@ -127,4 +129,14 @@ func TestEntrance(t *testing.T) {
 			t.Errorf("%s: strangers = %t, want %t", name, got, c.strangers)
 		}
 	}
+}
+
+// private is a home folder as the product makes one.
+func private(tb testing.TB) string {
+	tb.Helper()
+	home := filepath.Join(tb.TempDir(), "home")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	return home
 }

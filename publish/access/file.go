@@ -8,11 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
-	"time"
 
-	"github.com/gofrs/flock"
+	"github.com/relavium/relavium-serve/consent"
 )
 
 const (
@@ -20,7 +18,6 @@ const (
 	lockName    = "tokens.lock"
 	fileVersion = 1
 	maxFile     = 4 << 20 // bytes
-	lockWait    = 10 * time.Second
 )
 
 // A File keeps tokens in tokens.json of a folder that is private to its owner,
@@ -44,8 +41,16 @@ func (f *File) Tokens(context.Context) ([]Token, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	raw, err := f.read()
-	if err != nil || raw == nil {
+	if err != nil {
 		return nil, err
+	}
+	return parseTokens(raw)
+}
+
+// parseTokens reads what the file holds; nil holds none.
+func parseTokens(raw []byte) ([]Token, error) {
+	if raw == nil {
+		return nil, nil
 	}
 	var d document
 	if err := json.Unmarshal(raw, &d); err != nil {
@@ -100,48 +105,21 @@ func (f *File) read() ([]byte, error) {
 	return raw, nil
 }
 
-// Update changes the file under a lock that processes share.
+// Update changes the file under a lock that processes share. A file or folder that
+// others may have written is refused with a *consent.UnsafeError.
 func (f *File) Update(ctx context.Context, change func([]Token) ([]Token, error)) error {
-	lock := flock.New(filepath.Join(f.Home, lockName), flock.SetPermissions(0o600))
-	wait, cancel := context.WithTimeout(ctx, lockWait)
-	defer cancel()
-	if ok, err := lock.TryLockContext(wait, 10*time.Millisecond); !ok {
-		_ = lock.Close()
-		return fmt.Errorf("%s: %w", lockName, pathless(err))
-	}
-	defer func() { _ = lock.Close() }()
-	tokens, err := f.Tokens(ctx)
-	if err != nil {
-		return err
-	}
-	if tokens, err = change(tokens); err != nil {
-		return err
-	}
-	raw, err := json.MarshalIndent(document{Version: fileVersion, Tokens: tokens}, "", "\t")
-	if err != nil {
-		return err
-	}
-	return replace(f.Home, fileName, append(raw, '\n'))
-}
-
-// replace writes a file that only its owner may read, whole or not at all.
-func replace(home, name string, content []byte) error {
-	file, err := os.CreateTemp(home, "."+name+"-*") // 0600
-	if err != nil {
-		return pathless(err)
-	}
-	_, err = file.Write(content)
-	if err == nil {
-		err = file.Sync()
-	}
-	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(file.Name(), filepath.Join(home, name))
-	}
-	if err != nil {
-		_ = os.Remove(file.Name())
-		return pathless(err)
-	}
-	return nil
+	own := consent.OwnFile{Home: f.Home, Name: fileName, LockName: lockName}
+	return own.Replace(ctx, maxFile, func(old []byte) ([]byte, error) {
+		tokens, err := parseTokens(old)
+		if err != nil {
+			return nil, err
+		}
+		if tokens, err = change(tokens); err != nil {
+			return nil, err
+		}
+		raw, err := json.MarshalIndent(document{Version: fileVersion, Tokens: tokens}, "", "\t")
+		return append(raw, '\n'), err
+	})
 }
 
 // pathless takes the path out of a file error: it is the owner's own business.

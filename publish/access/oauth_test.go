@@ -22,7 +22,7 @@ func running(tb testing.TB, opt Options) *Access {
 		opt.Logger = slog.New(slog.DiscardHandler)
 	}
 	if opt.Tokens == nil {
-		opt.Tokens = &File{Home: tb.TempDir()}
+		opt.Tokens = &File{Home: private(tb)}
 	}
 	a, err := New(opt)
 	if err != nil {
@@ -271,7 +271,7 @@ func TestMetadata(t *testing.T) {
 // Options that could admit the wrong are refused.
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	base := Options{Mode: ModeOAuth, Logger: slog.New(slog.DiscardHandler), Tokens: &File{Home: t.TempDir()}, Resource: resource, Issuer: "https://id.example"}
+	base := Options{Mode: ModeOAuth, Logger: slog.New(slog.DiscardHandler), Tokens: &File{Home: private(t)}, Resource: resource, Issuer: "https://id.example"}
 	if _, err := New(base); err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func create(tb testing.TB, store Store, name string, expires time.Time, scopes .
 // A token that was made is good until it is revoked or expires, and nothing else is.
 func TestStatic(t *testing.T) {
 	t.Parallel()
-	home := t.TempDir()
+	home := private(t)
 	store := &File{Home: home}
 	a := running(t, Options{Mode: ModeToken, Tokens: store})
 	if _, refused := a.Admit(request("Bearer relavium_abcdefghijkl_" + strings.Repeat("A", 43))); refused == nil || refused.Status != http.StatusUnauthorized {
@@ -106,7 +106,7 @@ func eventually[T any](tb testing.TB, get func() *T) *T {
 // A name belongs to one live token, and to the next once that ended.
 func TestCreateRefuses(t *testing.T) {
 	t.Parallel()
-	store := &File{Home: t.TempDir()}
+	store := &File{Home: private(t)}
 	now := time.Now()
 	first, _ := create(t, store, "ci", time.Time{}, ScopeRun)
 	for name, c := range map[string]struct {
@@ -144,7 +144,7 @@ func TestCreateRefuses(t *testing.T) {
 // Processes that make tokens at once lose none.
 func TestCreateAtOnce(t *testing.T) {
 	t.Parallel()
-	home := t.TempDir()
+	home := private(t)
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
@@ -357,4 +357,14 @@ func TestLimiter(t *testing.T) {
 			t.Errorf("open calls of token:a = %d, want 0", got)
 		}
 	})
+}
+
+// private is a home folder as the product makes one.
+func private(tb testing.TB) string {
+	tb.Helper()
+	home := filepath.Join(tb.TempDir(), "home")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	return home
 }
