@@ -23,7 +23,7 @@ func (s *socketServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer conn.CloseNow()
 	conn.SetReadLimit(-1)
-	to := &serving{server: s.server, out: frames(func(p []byte) error {
+	to := &serving{server: s.server, out: frames(func(p []byte) error { //nolint:contextcheck // a writer is given no context
 		return conn.Write(context.WithoutCancel(r.Context()), websocket.MessageText, p)
 	})}
 	for {
