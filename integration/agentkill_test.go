@@ -161,9 +161,18 @@ func TestKillToolUser(t *testing.T) {
 			}, nil, "run", "tool-user", "--json")
 			out, stderr, code := p.cli(t, "run", "--resume", run)
 			done := notes(t, p)
-			// A step is told once it is recorded; the command after it may have begun by
-			// the time of the kill, and then a person is asked.
-			if command := map[int]string{0: "one", 4: "two"}[step]; code == 3 && command != "" {
+			// A step is told once it is recorded, and on a busy machine the kill comes some
+			// steps later: a command may run by then, and a person is asked of it alone.
+			if code == 3 {
+				command := ""
+				for _, word := range []string{"one", "two"} {
+					if done["begin "+word] == 1 && strings.Contains(stderr, fmt.Sprintf(`"note.sh",%q`, word)) {
+						command = word
+					}
+				}
+				if command == "" {
+					t.Fatalf("a gate asks of a command that did not begin (%v): %s", done, stderr)
+				}
 				p.ok(t, "gate", "answer", run, "--value", "repeat", "--yes")
 				out, stderr, code = p.cli(t, "run", "--resume", run)
 				done = notes(t, p)
@@ -179,17 +188,25 @@ func TestKillToolUser(t *testing.T) {
 			if want := map[string]int{"begin one": 1, "end one": 1, "begin two": 1, "end two": 1}; !maps.Equal(done, want) {
 				t.Errorf("commands wrote %v, want %v", done, want)
 			}
+			twice := 0
 			for turn, n := range answered(fake) {
-				if n != 1 && (n != 2 || turn != nextTurn(step)) {
+				switch {
+				case n == 1:
+				case n == 2 && turn >= firstOpen(step):
+					twice++
+				default:
 					t.Errorf("turn %d was answered %d times", turn, n)
 				}
+			}
+			if twice > 1 {
+				t.Errorf("%d turns were answered twice, want at most the one under way", twice)
 			}
 		})
 	}
 }
 
-// nextTurn is the model turn that may be under way once a step is recorded.
-func nextTurn(step int) int { return step/2 + 1 }
+// firstOpen is the first model turn that may be under way once a step is recorded.
+func firstOpen(step int) int { return step/2 + 1 }
 
 // TestKillInFlight kills the process while a command runs. Nobody knows what came of
 // it, so a person is asked, and what the person says is done.
