@@ -20,7 +20,7 @@ demo-agents: build ## run a workflow with two agents: by a local stand-in, or wi
 	@$(GO) run ./integration/demoagents
 
 # What needs a large download has a target of its own, which .ci/run makes too.
-AGENTS    = TestClaudeCode(Token)?|TestInspector|TestAISDK|TestLangChain
+AGENTS    = TestClaudeCode(Token)?|TestCodexToken|TestInspector|TestAISDK|TestLangChain
 
 test: clients ## everything but the agents and the conformance suite
 	$(GO) vet ./...

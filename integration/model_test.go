@@ -47,14 +47,19 @@ type modelTurn struct {
 	Messages []struct {
 		Content json.RawMessage `json:"content"` // a string or blocks
 	} `json:"messages"`
-	Tools []struct {
-		Name string `json:"name"`
-	} `json:"tools"`
+	Tools []offeredTool `json:"tools"`
+}
+
+type offeredTool struct {
+	Name string `json:"name"`
 }
 
 func (m *fakeModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var turn modelTurn
 	switch {
+	case strings.HasSuffix(r.URL.Path, "/responses"):
+		m.respond(w, r)
+		return
 	case !strings.HasSuffix(r.URL.Path, "/messages"):
 		http.NotFound(w, r)
 		return
@@ -91,27 +96,65 @@ func (m *fakeModel) next(turn *modelTurn) (block map[string]any, stop string) {
 			}
 		}
 	}
-	called := ""
-	m.mu.Lock()
-	for _, tool := range turn.Tools {
-		m.offered[tool.Name] = true
-		if strings.HasSuffix(tool.Name, m.tool) {
-			called = tool.Name
-		}
-	}
-	m.mu.Unlock()
+	called := m.pick(turn.Tools)
 	if called != "" && result == "" {
 		return map[string]any{"type": "tool_use", "id": "toolu_1", "name": called, "input": json.RawMessage(m.args)}, "tool_use"
 	}
 	return map[string]any{"type": "text", "text": "The tool said: " + result}, "end_turn"
 }
 
-func usage() map[string]int { return map[string]int{"input_tokens": 10, "output_tokens": 5} }
+// pick notes what is offered and returns the full name of the tool to call, "" if
+// it is not there.
+func (m *fakeModel) pick(tools []offeredTool) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	called := ""
+	for _, tool := range tools {
+		m.offered[tool.Name] = true
+		if strings.HasSuffix(tool.Name, m.tool) {
+			called = tool.Name
+		}
+	}
+	return called
+}
 
-// stream writes one message as server-sent events.
-func stream(w http.ResponseWriter, model string, block map[string]any, stop string) {
+// respond is the same model behind OpenAI's responses.
+func (m *fakeModel) respond(w http.ResponseWriter, r *http.Request) {
+	var turn struct {
+		Input []struct {
+			Type   string          `json:"type"`
+			Output json.RawMessage `json:"output"`
+		} `json:"input"`
+		Tools []offeredTool `json:"tools"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&turn); err != nil {
+		http.Error(w, "not JSON", http.StatusBadRequest)
+		return
+	}
+	called, result := m.pick(turn.Tools), ""
+	for _, item := range turn.Input {
+		if item.Type == "function_call_output" {
+			result = string(item.Output)
+		}
+	}
+	item := map[string]any{"type": "message", "id": "msg_1", "role": "assistant", "content": []any{
+		map[string]any{"type": "output_text", "text": "The tool said: " + result},
+	}}
+	if called != "" && result == "" {
+		item = map[string]any{"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": called, "arguments": m.args}
+	}
 	w.Header().Set("Content-Type", "text/event-stream")
-	event := func(kind string, fields map[string]any) {
+	send := event(w)
+	send("response.created", map[string]any{"response": map[string]any{"id": "resp_1"}})
+	send("response.output_item.done", map[string]any{"item": item})
+	send("response.completed", map[string]any{"response": map[string]any{
+		"id": "resp_1", "usage": map[string]any{"input_tokens": 10, "output_tokens": 5, "total_tokens": 15},
+	}})
+}
+
+// event writes events whose data repeats their kind.
+func event(w http.ResponseWriter) func(kind string, fields map[string]any) {
+	return func(kind string, fields map[string]any) {
 		fields["type"] = kind
 		raw, err := json.Marshal(fields)
 		if err != nil {
@@ -119,7 +162,15 @@ func stream(w http.ResponseWriter, model string, block map[string]any, stop stri
 		}
 		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, raw)
 	}
-	event("message_start", map[string]any{"message": map[string]any{
+}
+
+func usage() map[string]int { return map[string]int{"input_tokens": 10, "output_tokens": 5} }
+
+// stream writes one message as server-sent events.
+func stream(w http.ResponseWriter, model string, block map[string]any, stop string) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	send := event(w)
+	send("message_start", map[string]any{"message": map[string]any{
 		"id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": []any{},
 		"stop_reason": nil, "stop_sequence": nil, "usage": usage(),
 	}})
@@ -129,9 +180,9 @@ func stream(w http.ResponseWriter, model string, block map[string]any, stop stri
 		args, _ := block["input"].(json.RawMessage)
 		delta = map[string]any{"type": "input_json_delta", "partial_json": string(args)}
 	}
-	event("content_block_start", map[string]any{"index": 0, "content_block": start})
-	event("content_block_delta", map[string]any{"index": 0, "delta": delta})
-	event("content_block_stop", map[string]any{"index": 0})
-	event("message_delta", map[string]any{"delta": map[string]any{"stop_reason": stop, "stop_sequence": nil}, "usage": usage()})
-	event("message_stop", map[string]any{})
+	send("content_block_start", map[string]any{"index": 0, "content_block": start})
+	send("content_block_delta", map[string]any{"index": 0, "delta": delta})
+	send("content_block_stop", map[string]any{"index": 0})
+	send("message_delta", map[string]any{"delta": map[string]any{"stop_reason": stop, "stop_sequence": nil}, "usage": usage()})
+	send("message_stop", map[string]any{})
 }
