@@ -130,19 +130,19 @@ func segment(name string, body func(*durable.Segment) error) system {
 	return system{
 		name: name, recorded: true,
 		open: func(ctx context.Context, dir string) (*opened, error) {
-			file, err := durable.OpenFile(ctx, filepath.Join(dir, "bare.db"), false, quiet())
+			file, err := durable.Open(ctx, durable.Options{Place: filepath.Join(dir, "bare.db"), Log: quiet()})
 			if err != nil {
 				return nil, err
 			}
 			var mu sync.Mutex
 			ran := map[string]chan struct{}{}
-			x, err := durable.Launch(ctx, file, []string{project}, func(s *durable.Segment) error {
+			x, err := durable.Launch(ctx, file, durable.LaunchOptions{Projects: []string{project}, Log: quiet(), Run: func(s *durable.Segment) error {
 				mu.Lock()
 				done := ran[s.Run]
 				mu.Unlock()
 				defer close(done)
 				return body(s)
-			}, quiet())
+			}})
 			if err != nil {
 				return nil, errors.Join(err, file.Close())
 			}
@@ -178,7 +178,7 @@ func fullCommit() system {
 	return system{
 		name: "one FULL commit", serial: true,
 		open: func(ctx context.Context, dir string) (*opened, error) {
-			file, err := durable.OpenFile(ctx, filepath.Join(dir, "full.db"), false, quiet())
+			file, err := durable.Open(ctx, durable.Options{Place: filepath.Join(dir, "full.db"), Log: quiet()})
 			if err != nil {
 				return nil, err
 			}

@@ -35,11 +35,11 @@ func (x *execution) chargeReserved(ctx context.Context) error {
 	if x.row.reserved == 0 {
 		return nil
 	}
-	err := x.e.update(ctx, func(tx *sql.Tx) error {
+	err := x.e.update(ctx, x.row.id, func(tx *sql.Tx) error {
 		if err := x.stillMine(ctx, tx); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `update runs set cost=min(cost+reserved, ?), reserved=0 where id=?`, maxAmount, x.row.id)
+		_, err := tx.ExecContext(ctx, `update runs set cost=case when cost+reserved>?1 then ?1 else cost+reserved end, reserved=0 where id=?2`, maxAmount, x.row.id)
 		return err
 	})
 	if err != nil {
@@ -100,7 +100,7 @@ func (x *execution) warn(ctx context.Context, spent int64) {
 	x.warned = true
 	if x.row.seg > 0 || x.seg.Again {
 		var said bool
-		err := x.e.file.Read.QueryRowContext(ctx, `select exists(select 1 from events where run=? and instr(json, ?)>0)`,
+		err := x.e.store.Read.QueryRowContext(ctx, `select exists(select 1 from events where run=? and instr(json, ?)>0)`,
 			x.row.id, `"type":"`+BudgetWarning+`"`).Scan(&said)
 		if err != nil || said {
 			return

@@ -59,7 +59,7 @@ func (e *Engine) Audit(ctx context.Context, f AuditFilter) ([]AuditEntry, error)
 	if limit <= 0 {
 		limit = 100
 	}
-	rows, err := e.file.Read.QueryContext(ctx, query+` order by id desc limit ?`, append(args, limit)...)
+	rows, err := e.store.Read.QueryContext(ctx, query+` order by id desc limit ?`, append(args, limit)...)
 	if err != nil {
 		return nil, fmt.Errorf("run store: %w", err)
 	}
@@ -82,7 +82,7 @@ func (e *Engine) Record(ctx context.Context, a AuditEntry) error {
 	if a.Time.IsZero() {
 		a.Time = e.now()
 	}
-	return e.update(ctx, func(tx *sql.Tx) error { return putAudit(ctx, tx, a) })
+	return e.update(ctx, "", func(tx *sql.Tx) error { return putAudit(ctx, tx, a) })
 }
 
 func putAudit(ctx context.Context, tx *sql.Tx, a AuditEntry) error {

@@ -56,7 +56,7 @@ func (x *execution) preferCancel(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	x.cancelled, err = x.isCancelled(ctx, x.e.file.Read)
+	x.cancelled, err = x.isCancelled(ctx, x.e.store.Read)
 	return err
 }
 
@@ -202,7 +202,7 @@ func (e *Engine) Cancel(ctx context.Context, run, by, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	over := false
-	err := e.update(ctx, func(tx *sql.Tx) error {
+	err := e.update(ctx, run, func(tx *sql.Tx) error {
 		over = false
 		r, err := scanRun(tx.QueryRowContext(ctx, `select `+runColumns+` from runs where id=?`, run))
 		if errors.Is(err, sql.ErrNoRows) {
@@ -276,7 +276,7 @@ func (e *Engine) storeClaims(ctx context.Context) error {
 		return nil
 	}
 	now := e.now().UnixMilli()
-	return e.update(ctx, func(tx *sql.Tx) error {
+	return e.update(ctx, "", func(tx *sql.Tx) error {
 		for _, run := range claims {
 			if _, err := tx.ExecContext(ctx, `update runs set claimed=? where id=?`, now, run); err != nil {
 				return err

@@ -64,7 +64,7 @@ func (x *execution) entered(ctx context.Context, node string) (*dispatch, error)
 	if x.row.seg == 0 && !x.seg.Again {
 		return d, nil
 	}
-	rows, err := x.e.file.Read.QueryContext(ctx, `select dispatch, path, n, name, request, repeatable, state, sent, result, tokens, cost from effects
+	rows, err := x.e.store.Read.QueryContext(ctx, `select dispatch, path, n, name, request, repeatable, state, sent, result, tokens, cost from effects
 		where run=?1 and node=?2 and dispatch>0 and dispatch=(select max(dispatch) from effects where run=?1 and node=?2)`, x.row.id, node)
 	if err != nil {
 		return nil, err
@@ -241,7 +241,7 @@ func (d *dispatch) inLoop(f func(ctx context.Context) (<-chan error, error)) err
 // begin makes durable, on the disk, that an effect leaves which may not be repeated.
 func (d *dispatch) begin(ctx context.Context, at string, ef *Effect, request string) error {
 	x, now := d.x, d.x.e.now()
-	err := x.e.updateFull(ctx, func(tx *sql.Tx) error {
+	err := x.e.updateFull(ctx, x.row.id, func(tx *sql.Tx) error {
 		if err := x.stillMine(ctx, tx); err != nil {
 			return err
 		}
@@ -257,7 +257,7 @@ func (d *dispatch) begin(ctx context.Context, at string, ef *Effect, request str
 			}
 		}
 		_, err := tx.ExecContext(ctx, `insert into effects(run, node, dispatch, path, n, kind, name, server, request, repeatable, approval, state, sent, epoch)
-			values(?,?,?,?,?,?,?,?,?,0,?,'started',?,?) on conflict do update set state='started', sent=excluded.sent, epoch=excluded.epoch`,
+			values(?,?,?,?,?,?,?,?,?,0,?,'started',?,?) on conflict(run, node, dispatch, path, n) do update set state='started', sent=excluded.sent, epoch=excluded.epoch`,
 			x.row.id, d.node, d.n, ef.Path, ef.N, ef.Kind, ef.Name, ef.Server, request, text(ef.Approval), now.UnixMilli(), x.row.epoch)
 		return err
 	})
@@ -289,7 +289,7 @@ func (x *execution) stillMine(ctx context.Context, tx *sql.Tx) error {
 // forget takes back that an effect left: it provably did not.
 func (d *dispatch) forget(ctx context.Context, at string, ef *Effect) error {
 	x := d.x
-	err := x.e.update(context.WithoutCancel(ctx), func(tx *sql.Tx) error {
+	err := x.e.update(context.WithoutCancel(ctx), x.row.id, func(tx *sql.Tx) error {
 		if err := x.stillMine(ctx, tx); err != nil {
 			return err
 		}
@@ -333,7 +333,8 @@ func (d *dispatch) settle(at string, ef *Effect, request string, out EffectResul
 		}
 		return x.keep(func(ctx context.Context, tx *sql.Tx) error {
 			if out.Cost != 0 || reserved != 0 {
-				if _, err := tx.ExecContext(ctx, `update runs set cost=min(cost+?, ?), reserved=max(0, reserved-?) where id=?`,
+				if _, err := tx.ExecContext(ctx, `update runs set cost=case when cost+?1>?2 then ?2 else cost+?1 end,
+					reserved=case when reserved<?3 then 0 else reserved-?3 end where id=?4`,
 					out.Cost, maxAmount, reserved, x.row.id); err != nil {
 					return err
 				}
@@ -342,7 +343,7 @@ func (d *dispatch) settle(at string, ef *Effect, request string, out EffectResul
 				return nil
 			}
 			_, err := tx.ExecContext(ctx, `insert into effects(run, node, dispatch, path, n, kind, name, server, request, repeatable, approval, state, sent, result, tokens, cost, epoch)
-				values(?,?,?,?,?,?,?,?,?,?,?,'done',?,?,?,?,?) on conflict do update set state='done', result=excluded.result, tokens=excluded.tokens,
+				values(?,?,?,?,?,?,?,?,?,?,?,'done',?,?,?,?,?) on conflict(run, node, dispatch, path, n) do update set state='done', result=excluded.result, tokens=excluded.tokens,
 				cost=excluded.cost, epoch=excluded.epoch`,
 				x.row.id, d.node, d.n, ef.Path, ef.N, ef.Kind, ef.Name, ef.Server, request, ef.Repeatable, text(ef.Approval), now,
 				string(out.Value), string(tokens), out.Cost, x.row.epoch)
@@ -363,7 +364,7 @@ func (x *execution) prompt(ctx context.Context, id string, spec workflows.AgentN
 		return text, nil, failure
 	}
 	var earlier string
-	err := x.e.file.Read.QueryRowContext(ctx, `select result from effects where run=? and node=? and dispatch=0 and path='' and n=-1`, x.row.id, id).Scan(&earlier)
+	err := x.e.store.Read.QueryRowContext(ctx, `select result from effects where run=? and node=? and dispatch=0 and path='' and n=-1`, x.row.id, id).Scan(&earlier)
 	if err == nil {
 		return earlier, nil, nil
 	}

@@ -66,7 +66,7 @@ func (r *recorder) commit(ctx context.Context, row func(tx *sql.Tx, last int64) 
 	r.stream.mu.Unlock()
 	r.number(events, next)
 	all := slices.Concat(r.unstored, events)
-	err := r.e.update(ctx, func(tx *sql.Tx) error {
+	err := r.e.update(ctx, r.run, func(tx *sql.Tx) error {
 		if also != nil {
 			if err := also(tx); err != nil {
 				return err

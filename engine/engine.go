@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/relavium/relavium-serve/engine/durable"
@@ -50,7 +51,7 @@ type Project struct {
 
 // Options configure Open. Path is required.
 type Options struct {
-	Path       string   // the SQLite file; its folder must exist
+	Path       string   // the SQLite file, whose folder must exist, or a postgres:// URL
 	Executor   bool     // run workflows; otherwise only list, decide and cancel
 	Projects   []string // keys of the projects whose runs this process continues
 	Durability string   // "normal" (default) or "full"
@@ -62,7 +63,15 @@ type Options struct {
 	Ended    func(run string)                                   // called once a run has ended here; returns soon; may be nil
 	Attend   func(ctx context.Context, a Attendance) (leave func(ended bool), err error)
 	Observe  func(o Observed)                // told of each event that this process produces, in order within a run; returns soon; may be nil
+	CutOff   func()                          // called when this replica loses its database: what runs beside it ends, within seconds; may be nil
 	Stopped  func(ctx context.Context) error // called by Close once nothing runs here any more, before the store closes; may be nil
+
+	// For replicas on a database, nil where each has everything: what a new run needs;
+	// what of that this process has; and what it has of all that its workflows need.
+	Needs  func(p Project, w *workflows.Workflow) Needs
+	Has    func(ctx context.Context, needs Needs) Needs
+	Offers func(ctx context.Context) Needs
+	Lease  time.Duration // how long a silent replica counts as alive; 0 means 10 s
 
 	Keep        time.Duration // how long an ended run is kept; 0 means 30 days
 	OrphanGrace time.Duration // 0 means 10 min
@@ -204,7 +213,11 @@ type StartRequest struct {
 	Arguments json.RawMessage
 	Variables map[string]string // [variables] of the config, below the workflow's context
 	Source    string            // "mcp" or "cli"
-	Client    string            // clientInfo.name, for people to read
+	// Trace is where the run hangs in a trace, "" for none: a W3C traceparent.
+	Trace string
+	// Depth is how many workflows of ours called one another before this run.
+	Depth  int
+	Client string // clientInfo.name, for people to read
 	// IdempotencyKey joins whatever run has it (24 h, per project, workflow and
 	// principal); "" means none.
 	IdempotencyKey string
@@ -246,6 +259,8 @@ type Run struct {
 	Started   time.Time       `json:"started,omitzero"`
 	Ended     time.Time       `json:"ended,omitzero"`
 	Deadline  time.Time       `json:"deadline,omitzero"`
+	Trace     string          `json:"-"`               // as StartRequest.Trace
+	Depth     int             `json:"-"`               // as StartRequest.Depth
 	Nodes     []NodeState     `json:"nodes,omitempty"` // authored order; filled by Engine.Run, not by Runs
 }
 
@@ -337,8 +352,9 @@ type Engine struct {
 	opt      Options
 	log      *slog.Logger
 	now      func() time.Time
-	file     *durable.File
-	executor *durable.Executor // nil when only looking
+	store    *durable.Store
+	executor atomic.Pointer[durable.Executor] // nil when only looking, and while cut off
+	lost     chan struct{}                    // the executor was cut off from its database
 	sandbox  *expr.Sandbox
 
 	base    context.Context //nolint:containedctx // the life of the janitor and of every run here
@@ -398,26 +414,28 @@ func Open(ctx context.Context, opt Options) (*Engine, error) {
 		executions:  make(map[string]*execution),
 		complained:  make(map[string]time.Time),
 		wake:        make(chan struct{}, 1),
+		lost:        make(chan struct{}, 1),
 	}
 	for _, p := range opt.Projects {
 		e.projects[p] = true
 	}
 	e.base, e.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	var err error
-	if e.file, err = durable.OpenFile(ctx, opt.Path, opt.Durability == "full", opt.Logger); err != nil {
+	if e.store, err = durable.Open(ctx, durable.Options{
+		Place: opt.Path, Full: opt.Durability == "full", Lease: opt.Lease, Log: opt.Logger,
+	}); err != nil {
 		return nil, err
 	}
-	if err := migrate(ctx, e.file.Write); err != nil {
-		return nil, errors.Join(err, e.file.Close())
+	if err := migrate(ctx, e.store); err != nil {
+		return nil, errors.Join(err, e.store.Close())
 	}
 	if opt.Executor {
-		if e.executor, err = durable.Launch(ctx, e.file, opt.Projects, e.segment, opt.Logger); err != nil {
-			return nil, errors.Join(err, e.file.Close())
+		if err := e.launch(ctx); err != nil {
+			return nil, errors.Join(err, e.store.Close())
 		}
-	}
-	if e.executor != nil {
 		// Before the first call: a retry must find the run that its dead server held.
 		e.complain("takeover", e.takeOver(ctx))
+		e.done.Go(e.heal)
 	}
 	e.done.Go(e.janitor)
 	return e, nil
@@ -456,37 +474,41 @@ func (e *Engine) Close(ctx context.Context) error {
 			timeout = max(time.Until(d), 100*time.Millisecond)
 		}
 		var errs []error
-		if e.executor != nil {
-			errs = append(errs, e.executor.Close(timeout))
+		if x := e.executor.Load(); x != nil {
+			errs = append(errs, x.Close(timeout))
 		}
 		e.done.Wait()
+		if x := e.executor.Swap(nil); x != nil {
+			errs = append(errs, x.Close(timeout)) // launched anew meanwhile, or closed above
+		}
 		if e.opt.Stopped != nil {
 			errs = append(errs, e.opt.Stopped(ctx))
 		}
 		e.sandbox.Close()
-		errs = append(errs, e.storeClaims(context.WithoutCancel(ctx)), e.file.Close())
+		errs = append(errs, e.storeClaims(context.WithoutCancel(ctx)), e.store.Close())
 		e.failed = errors.Join(errs...)
 	})
 	return e.failed
 }
 
 // Alive reports whether some process executes runs of the project now.
-func (e *Engine) Alive(_ context.Context, project string) (bool, error) {
-	return durable.ExecutorAlive(e.opt.Path, project)
+func (e *Engine) Alive(ctx context.Context, project string) (bool, error) {
+	return e.store.ExecutorAlive(ctx, project)
 }
 
 // Adopt makes this process an executor of one more project, as run --resume does.
 func (e *Engine) Adopt(project string) error {
-	if e.executor == nil {
-		return errors.New("engine: this process executes nothing")
+	me, err := e.executes()
+	if err != nil {
+		return err
 	}
 	e.mu.Lock()
 	e.projects[project] = true
 	e.mu.Unlock()
-	if err := e.executor.Adopt(project); err != nil {
+	if err := me.Adopt(project); err != nil {
 		return err
 	}
-	err := e.takeOver(e.base)
+	err = e.takeOver(e.base)
 	e.look()
 	return err
 }
@@ -500,7 +522,7 @@ func (e *Engine) mine() []string {
 
 // write runs one statement that follows the chosen durability.
 func (e *Engine) write(ctx context.Context, query string, args ...any) error {
-	err := e.update(ctx, func(tx *sql.Tx) error {
+	err := e.update(ctx, "", func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, query, args...)
 		return err
 	})

@@ -48,7 +48,11 @@ func (e *RunError) Error() string {
 var (
 	ErrRunNotFound  = errors.New("engine: no such run")
 	ErrGateNotFound = errors.New("engine: no such gate")
-	ErrClosed       = errors.New("engine: closed")
+	// ErrCutOff says that this replica lost its database: it runs nothing until it has it again.
+	ErrCutOff = errors.New("engine: this replica is cut off from its database")
+	// ErrMigrate says that the database lacks tables, and that this user may not make them.
+	ErrMigrate = errors.New("engine: the database is not up to date and its user may not change it; relavium-serve migrate does, with a user that may")
+	ErrClosed  = errors.New("engine: closed")
 )
 
 // A KeyConflictError refuses an idempotency key that was used with other arguments.

@@ -67,7 +67,7 @@ func (e *Engine) Gates(ctx context.Context, f GateFilter) ([]Gate, error) {
 	if limit <= 0 {
 		limit = 200
 	}
-	rows, err := e.file.Read.QueryContext(ctx, query+` order by g.opened, g.id limit ?`, append(args, limit)...)
+	rows, err := e.store.Read.QueryContext(ctx, query+` order by g.opened, g.id limit ?`, append(args, limit)...)
 	if err != nil {
 		return nil, fmt.Errorf("run store: %w", err)
 	}
@@ -85,7 +85,7 @@ func (e *Engine) Gates(ctx context.Context, f GateFilter) ([]Gate, error) {
 
 // Gate returns one gate by its id.
 func (e *Engine) Gate(ctx context.Context, id string) (Gate, error) {
-	return readGate(ctx, e.file.Read, id)
+	return readGate(ctx, e.store.Read, id)
 }
 
 func readGate(ctx context.Context, q querier, id string) (Gate, error) {
@@ -138,7 +138,11 @@ func (d *Decision) check() error {
 // decide writes the decision and, where the run waits for it, that its next segment
 // is due: that is next, or 0.
 func (e *Engine) decide(ctx context.Context, gate string, d Decision, at time.Time) (out Gate, next int, err error) {
-	err = e.updateFull(ctx, func(tx *sql.Tx) error {
+	known, err := readGate(ctx, e.store.Read, gate)
+	if err != nil {
+		return Gate{}, 0, err
+	}
+	err = e.updateFull(ctx, known.Run, func(tx *sql.Tx) error {
 		next = 0
 		g, err := readGate(ctx, tx, gate)
 		if err != nil {
@@ -158,7 +162,7 @@ func (e *Engine) decide(ctx context.Context, gate string, d Decision, at time.Ti
 			return errors.New("the answer is repeat, skip or fail")
 		}
 		person := d.Via == ViaConsole || d.Via == ViaCLI || d.Via == ViaCLINonInteractive
-		err = tx.QueryRowContext(ctx, `update runs set kept=kept or ?, seg=seg+(state='waiting'),
+		err = tx.QueryRowContext(ctx, `update runs set kept=case when ?=1 then 1 else kept end, seg=case state when 'waiting' then seg+1 else seg end,
 			state=case state when 'waiting' then 'running' else state end where id=? and ended is null returning case when state='running' then seg else 0 end`,
 			person, g.Run).Scan(&next)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -199,9 +203,8 @@ func (e *Engine) decided(ctx context.Context, g Gate, next int) {
 		x.hear(g)
 		return
 	}
-	if next > 0 && e.executor != nil {
-		project := ""
-		if err := e.file.Read.QueryRowContext(ctx, `select project from runs where id=?`, g.Run).Scan(&project); err == nil && slices.Contains(e.mine(), project) {
+	if next > 0 && e.executor.Load() != nil {
+		if r, err := e.row(ctx, g.Run); err == nil && slices.Contains(e.mine(), r.project) && len(e.lacks(ctx, r)) == 0 {
 			e.begin(ctx, g.Run, next)
 			return
 		}
@@ -383,10 +386,11 @@ func decisionOutput(g Gate) json.RawMessage {
 // begin starts the segment that the store says is next; one that another process
 // began is left to it.
 func (e *Engine) begin(ctx context.Context, run string, seg int) {
-	if e.executor == nil || e.live(run) != nil {
+	me := e.executor.Load()
+	if me == nil || e.live(run) != nil {
 		return
 	}
-	if err := e.executor.Start(durable.Ref{Run: run, K: seg}); err != nil {
+	if err := me.Start(durable.Ref{Run: run, K: seg}); err != nil {
 		e.log.LogAttrs(ctx, levelOf(time.Second), "segment begins later", runAttr(run), errAttr(err))
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-
-	"github.com/relavium/relavium-serve/engine/durable"
 )
 
 // A run's holder names the executors of the processes whose calls wait for it,
@@ -16,10 +14,11 @@ import (
 
 // me is how this process is named as a holder; a process that only looks has none.
 func (e *Engine) me() string {
-	if e.executor == nil {
+	x := e.executor.Load()
+	if x == nil {
 		return ""
 	}
-	return e.executor.ID()
+	return x.ID()
 }
 
 // hold adds this process to the holders of a run that a call attaches to.
@@ -44,7 +43,7 @@ func holders(s string) []string {
 // reports true, having called last, which may be nil, in the same transaction.
 func (e *Engine) letGo(ctx context.Context, run, who string, last func(tx *sql.Tx) error) (bool, error) {
 	alone := false
-	err := e.update(ctx, func(tx *sql.Tx) error {
+	err := e.update(ctx, run, func(tx *sql.Tx) error {
 		var held sql.NullString
 		err := tx.QueryRowContext(ctx, `select holder from runs where id=?`, run).Scan(&held)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -53,9 +52,19 @@ func (e *Engine) letGo(ctx context.Context, run, who string, last func(tx *sql.T
 		if err != nil {
 			return err
 		}
-		rest := slices.DeleteFunc(holders(held.String), func(id string) bool {
-			return id == who || !durable.Alive(e.opt.Path, id)
-		})
+		var rest []string
+		for _, id := range holders(held.String) {
+			if id == who {
+				continue
+			}
+			alive, err := e.store.Alive(ctx, tx, id)
+			if err != nil {
+				return err
+			}
+			if alive {
+				rest = append(rest, id)
+			}
+		}
 		alone = len(rest) == 0
 		if !alone {
 			_, err := tx.ExecContext(ctx, `update runs set holder=? where id=?`, strings.Join(rest, ","), run)
@@ -74,7 +83,7 @@ func (e *Engine) letGo(ctx context.Context, run, who string, last func(tx *sql.T
 // nobody known to have heard.
 func (e *Engine) heldBy(ctx context.Context, executor string) (ids []string, foreign bool, err error) {
 	const held = ` and claimed is null and instr(coalesce(holder, ''), ?1)>0 and detached is null and coalesce(detach_reason, '')<>'handover'`
-	rows, err := e.file.Read.QueryContext(ctx, `select id, project from runs indexed by runs_open where ended is null`+held+`
+	rows, err := e.store.Read.QueryContext(ctx, `select id, project from runs indexed by runs_open where ended is null`+held+`
 		union all select id, project from runs indexed by runs_ended where ended>?2 and state='completed'`+held,
 		executor, e.now().Add(-e.opt.JoinWindow).UnixMilli())
 	if err != nil {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/relavium/relavium-serve/engine/durable"
@@ -27,10 +29,10 @@ const (
 
 // tend is the janitor's memory; only its goroutine touches it.
 type tend struct {
-	version                     int64
-	event                       int64     // events up to this row id were handed out
-	decided                     int64     // decisions up to this time were handed out
-	due                         time.Time // the next expiry or deadline; zero means none known
+	all                         bool                      // look at everything, whatever is known to have changed
+	heard                       []string                  // runs that were written to, for the next round
+	unfit                       map[durable.Ref]time.Time // segments that wait for another replica, since when
+	due                         time.Time                 // the next expiry or deadline; zero means none known
 	begin                       time.Time
 	orphans, dead, sweep, clear time.Time
 }
@@ -39,11 +41,7 @@ type tend struct {
 // expiries, orphans, the runs of dead executors, retention.
 func (e *Engine) janitor() {
 	ctx := e.base
-	t := &tend{version: -1, dead: e.now()} // Open has just seen to the dead
-	if err := e.file.Read.QueryRowContext(ctx, `select coalesce(max(id), 0) from events`).Scan(&t.event); err != nil {
-		e.complain("look", err)
-	}
-	t.decided = e.now().Add(-time.Minute).UnixMilli()
+	t := &tend{dead: e.now()} // Open has just seen to the dead
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
@@ -52,7 +50,9 @@ func (e *Engine) janitor() {
 		case <-ctx.Done():
 			return
 		case <-e.wake:
-			t.version = -1
+			t.all = true
+		case <-e.store.Arrived():
+			e.hark(ctx, t)
 		case <-tick.C:
 		}
 	}
@@ -79,27 +79,30 @@ func (e *Engine) complain(what string, err error) {
 
 func (e *Engine) round(ctx context.Context, t *tend) {
 	now := e.now()
-	v, err := e.file.Version(ctx)
+	news, err := e.store.News(ctx)
 	e.complain("version", err)
-	changed := err == nil && v != t.version
+	if t.all {
+		news.Any, news.All = true, true
+	}
+	news.Any, news.Runs = news.Any || len(t.heard) > 0, append(news.Runs, t.heard...)
+	t.all, t.heard = err != nil, nil
 	e.complain("claims", e.storeClaims(ctx))
-	if changed {
-		t.version = v
-		e.complain("events", e.follow(ctx, t))
+	if news.Any {
+		e.complain("events", e.follow(ctx, news))
 		e.complain("due", e.nextDue(ctx, t))
 	}
-	if e.executor == nil {
+	if e.executor.Load() == nil {
 		return
 	}
-	if changed {
-		e.complain("decisions", e.hearDecisions(ctx, t))
+	if news.Any {
+		e.complain("decisions", e.hearDecisions(ctx, news))
 	}
-	if changed || now.Sub(t.begin) >= beginEvery {
+	if news.Any || now.Sub(t.begin) >= beginEvery {
 		// Not only on a change: a run whose maker died is left alone while it is young,
 		// and a cancel may have come in before its run could hear.
 		t.begin = now
 		e.complain("cancels", e.hearCancels(ctx))
-		e.complain("begin", e.beginRuns(ctx))
+		e.complain("begin", e.beginRuns(ctx, t))
 	}
 	if !t.due.IsZero() && !now.Before(t.due) {
 		e.complain("expiries", e.expire(ctx, now))
@@ -109,9 +112,18 @@ func (e *Engine) round(ctx context.Context, t *tend) {
 		e.dropFresh(now)
 		e.complain("orphans", e.endOrphans(ctx, since))
 	})
-	every(&t.dead, now, deadEvery, func(time.Duration) { e.complain("takeover", e.takeOver(ctx)) })
+	every(&t.dead, now, e.deadEvery(), func(time.Duration) { e.complain("takeover", e.takeOver(ctx)) })
 	every(&t.sweep, now, sweepEvery, func(time.Duration) { e.complain("sweep", e.sweep(ctx)) })
 	every(&t.clear, now, retainEvery, func(time.Duration) { e.complain("retention", e.retain(ctx)) })
+}
+
+// deadEvery is how often is looked for dead executors: with leases more often, since
+// their end is late already.
+func (e *Engine) deadEvery() time.Duration {
+	if e.store.Shared() {
+		return min(time.Second, e.store.Lease()/3)
+	}
+	return deadEvery
 }
 
 // every calls f if interval has passed since last, with the time that passed.
@@ -127,46 +139,93 @@ func every(last *time.Time, now time.Time, interval time.Duration, f func(since 
 	f(since)
 }
 
-// follow hands events that other processes stored to the attached calls here.
-func (e *Engine) follow(ctx context.Context, t *tend) error {
-	var newest int64
-	if err := e.file.Read.QueryRowContext(ctx, `select coalesce(max(id), 0) from events`).Scan(&newest); err != nil {
-		return err
+// hark sees to what other replicas wrote of runs that are attached to or run here,
+// at once; the rest waits for the next round.
+func (e *Engine) hark(ctx context.Context, t *tend) {
+	news, err := e.store.News(ctx)
+	if err != nil || !news.Any {
+		e.complain("version", err)
+		return
 	}
-	if newest < t.event {
-		t.event = 0 // retention deleted the newest rows; their ids come again
+	t.all = t.all || news.All
+	t.heard = append(t.heard, news.Runs...)
+	if len(t.heard) > lookAtOnce {
+		t.all, t.heard = true, nil
 	}
-	for {
-		n, err := e.followSome(ctx, t)
-		if err != nil || n < lookAtOnce {
-			return err
-		}
+	e.complain("events", e.follow(ctx, news))
+	if e.executor.Load() != nil {
+		e.complain("decisions", e.hearDecisions(ctx, news))
+		e.complain("cancels", e.hearCancels(ctx))
 	}
 }
 
-func (e *Engine) followSome(ctx context.Context, t *tend) (int, error) {
-	rows, err := e.file.Read.QueryContext(ctx, `select id, run, json from events where id>? order by id limit ?`, t.event, lookAtOnce)
+// about picks those of ids that the news is about.
+func about(news durable.News, ids []string) []string {
+	if news.All {
+		return ids
+	}
+	return slices.DeleteFunc(ids, func(id string) bool { return !slices.Contains(news.Runs, id) })
+}
+
+// followed are the runs that run elsewhere and whose events somebody waits for here.
+func (e *Engine) followed() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var ids []string
+	for id, s := range e.streams {
+		s.mu.Lock()
+		if !s.live {
+			ids = append(ids, id)
+		}
+		s.mu.Unlock()
+	}
+	return ids
+}
+
+// follow hands events that other processes stored to the attached calls here.
+func (e *Engine) follow(ctx context.Context, news durable.News) error {
+	for ids := range slices.Chunk(about(news, e.followed()), lookAtOnce) {
+		if err := e.followSome(ctx, ids); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Engine) followSome(ctx context.Context, ids []string) error {
+	places := make([]string, 0, len(ids))
+	streams := make(map[string]*stream, len(ids))
+	e.mu.Lock()
+	for _, id := range ids {
+		if s := e.streams[id]; s != nil {
+			streams[id] = s
+		}
+	}
+	e.mu.Unlock()
+	for id, s := range streams {
+		s.mu.Lock()
+		places = append(places, fmt.Sprintf("%020d%s", s.next(), id)) // the number has a fixed width
+		s.mu.Unlock()
+	}
+	if len(places) == 0 {
+		return nil
+	}
+	rows, err := e.store.Read.QueryContext(ctx, `select e.run, e.json from (select value from json_each(?)) f cross join events e
+		where e.run=substr(f.value, 21) and e.n+e.count>cast(substr(f.value, 1, 20) as bigint) order by e.run, e.n`, list(places))
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer func() { _ = rows.Close() }()
-	count := 0
 	for rows.Next() {
 		var run, raw string
-		if err := rows.Scan(&t.event, &run, &raw); err != nil {
-			return count, err
-		}
-		count++
-		e.mu.Lock()
-		s := e.streams[run]
-		e.mu.Unlock()
-		if s == nil {
-			continue
+		if err := rows.Scan(&run, &raw); err != nil {
+			return err
 		}
 		events, err := getEvents(run, raw)
 		if err != nil {
-			return count, err
+			return err
 		}
+		s := streams[run]
 		s.mu.Lock()
 		for _, ev := range events {
 			if next := s.next(); !s.live && ev.N >= next {
@@ -178,13 +237,13 @@ func (e *Engine) followSome(ctx context.Context, t *tend) (int, error) {
 		}
 		s.mu.Unlock()
 	}
-	return count, rows.Err()
+	return rows.Err()
 }
 
 // nextDue finds when the next gate expires or run deadline passes.
 func (e *Engine) nextDue(ctx context.Context, t *tend) error {
 	var gate, run sql.NullInt64
-	err := e.file.Read.QueryRowContext(ctx, `select
+	err := e.store.Read.QueryRowContext(ctx, `select
 		(select min(expires) from gates where decision is null and expires is not null),
 		(select min(deadline) from runs where deadline is not null and ended is null)`).Scan(&gate, &run)
 	t.due = stamp(gate)
@@ -204,9 +263,13 @@ func list(values []string) string {
 }
 
 // hearDecisions hands decisions that other processes wrote to the runs here.
-func (e *Engine) hearDecisions(ctx context.Context, t *tend) error {
-	rows, err := e.file.Read.QueryContext(ctx, `select `+gateColumns+` from gates g join runs r on r.id=g.run
-		where g.decided is not null and g.decided>=? order by g.decided`, t.decided)
+func (e *Engine) hearDecisions(ctx context.Context, news durable.News) error {
+	ids := about(news, e.asking())
+	if len(ids) == 0 {
+		return nil
+	}
+	rows, err := e.store.Read.QueryContext(ctx, `select `+gateColumns+` from gates g join runs r on r.id=g.run
+		where g.run in (select value from json_each(?)) and g.decided is not null order by g.decided`, list(ids))
 	if err != nil {
 		return err
 	}
@@ -220,13 +283,26 @@ func (e *Engine) hearDecisions(ctx context.Context, t *tend) error {
 			x.hear(g)
 		}
 	}
-	// Clocks of processes differ a little, and a commit comes after its time: look back some.
-	t.decided = e.now().Add(-10 * time.Second).UnixMilli()
 	return rows.Err()
 }
 
+// asking are the runs that run here and have a gate open.
+func (e *Engine) asking() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var ids []string
+	for id, x := range e.executions {
+		x.mu.Lock()
+		if len(x.waiting) > 0 {
+			ids = append(ids, id)
+		}
+		x.mu.Unlock()
+	}
+	return ids
+}
+
 func (e *Engine) hearCancels(ctx context.Context) error {
-	rows, err := e.file.Read.QueryContext(ctx, `select id from runs indexed by runs_cancel where cancel_by is not null and ended is null`)
+	rows, err := e.store.Read.QueryContext(ctx, `select id from runs indexed by runs_cancel where cancel_by is not null and ended is null`)
 	if err != nil {
 		return err
 	}
@@ -246,16 +322,43 @@ func (e *Engine) hearCancels(ctx context.Context) error {
 // beginRuns starts segments that the store says are next and that no process
 // began: after a decision by a process that executes nothing, or a crash between
 // two writes. A segment that two processes begin runs in one of them.
-func (e *Engine) beginRuns(ctx context.Context) error {
+func (e *Engine) beginRuns(ctx context.Context, t *tend) error {
 	refs, err := e.toBegin(ctx)
-	for _, r := range refs {
-		e.begin(ctx, r.Run, r.K)
+	if err != nil {
+		return err
 	}
-	return err
+	unfit := make(map[durable.Ref]time.Time)
+	var errs []error
+	for _, ref := range refs {
+		if !e.store.Shared() {
+			e.begin(ctx, ref.Run, ref.K)
+			continue
+		}
+		r, err := e.row(ctx, ref.Run)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		lacks := e.lacks(ctx, r)
+		if len(lacks) == 0 {
+			e.begin(ctx, ref.Run, ref.K)
+			continue
+		}
+		since, known := t.unfit[ref]
+		if !known {
+			since = e.now()
+		}
+		unfit[ref] = since
+		if e.now().Sub(since) > e.store.Lease()+blockedAfter {
+			errs = append(errs, e.block(ctx, r, lacking(lacks), r.seg, errors.New("no replica begins it")))
+		}
+	}
+	t.unfit = unfit
+	return errors.Join(errs...)
 }
 
 func (e *Engine) toBegin(ctx context.Context) ([]durable.Ref, error) {
-	rows, err := e.file.Read.QueryContext(ctx, `select r.id, r.seg from runs r indexed by runs_open where r.ended is null and r.state='running'
+	rows, err := e.store.Read.QueryContext(ctx, `select r.id, r.seg from runs r indexed by runs_open where r.ended is null and r.state='running'
 		and r.project in (select value from json_each(?)) and (r.seg>0 or r.created<?)
 		and not exists(select 1 from workflow_status w where w.workflow_uuid=r.id||'#'||r.seg) limit ?`,
 		list(e.mine()), e.now().Add(-startGrace).UnixMilli(), lookAtOnce)
@@ -277,7 +380,7 @@ func (e *Engine) toBegin(ctx context.Context) ([]durable.Ref, error) {
 // expire applies what fell due: run deadlines first, then gates.
 func (e *Engine) expire(ctx context.Context, now time.Time) error {
 	// A run that runs here sees its deadline by itself; one that waits gets a segment that sees it.
-	if err := e.update(ctx, func(tx *sql.Tx) error {
+	if err := e.update(ctx, "", func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `update runs set state='running', seg=seg+1 where deadline is not null and ended is null and deadline<=?2
 			and state='waiting' and project in (select value from json_each(?1))`, list(e.mine()), now.UnixMilli())
 		return err
@@ -306,7 +409,7 @@ func (e *Engine) expire(ctx context.Context, now time.Time) error {
 }
 
 func (e *Engine) expired(ctx context.Context, now time.Time) ([]Gate, error) {
-	rows, err := e.file.Read.QueryContext(ctx, `select `+gateColumns+` from gates g join runs r on r.id=g.run
+	rows, err := e.store.Read.QueryContext(ctx, `select `+gateColumns+` from gates g join runs r on r.id=g.run
 		where g.decision is null and g.expires<=? and r.project in (select value from json_each(?)) and r.ended is null
 		and (r.deadline is null or r.deadline>g.expires) limit ?`, now.UnixMilli(), list(e.mine()), expireAtOnce)
 	if err != nil {
@@ -342,7 +445,7 @@ func (e *Engine) endOrphans(ctx context.Context, since time.Duration) error {
 		var detached sql.NullInt64
 		var reason sql.NullString
 		var kept bool
-		if err := e.file.Read.QueryRowContext(ctx, `select detached, detach_reason, kept from runs where id=?`, x.row.id).Scan(&detached, &reason, &kept); err != nil {
+		if err := e.store.Read.QueryRowContext(ctx, `select detached, detach_reason, kept from runs where id=?`, x.row.id).Scan(&detached, &reason, &kept); err != nil {
 			return err
 		}
 		if !detached.Valid || kept {

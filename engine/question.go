@@ -22,7 +22,7 @@ func (e *Engine) Ask(ctx context.Context, nonce string, at time.Time, gates ...s
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err := e.update(ctx, func(tx *sql.Tx) error {
+	err := e.update(ctx, strings.Join(gates[:min(1, len(gates))], ""), func(tx *sql.Tx) error {
 		for _, gate := range gates {
 			open, decided, err := nonces(ctx, tx, gate)
 			if err != nil {
@@ -52,7 +52,7 @@ func (e *Engine) Spend(ctx context.Context, nonce string, gates ...string) ([]st
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var good []string
-	err := e.update(ctx, func(tx *sql.Tx) error {
+	err := e.update(ctx, strings.Join(gates[:min(1, len(gates))], ""), func(tx *sql.Tx) error {
 		good = nil
 		for _, gate := range gates {
 			open, decided, err := nonces(ctx, tx, gate)

@@ -14,15 +14,19 @@ import (
 // takeOver continues the runs of executors that died, where they belong to a
 // project of this process; the others are left to a process of theirs.
 func (e *Engine) takeOver(ctx context.Context) error {
-	dead, err := durable.DeadExecutors(e.opt.Path, e.now())
+	me, err := e.executes()
+	if err != nil {
+		return nil //nolint:nilerr // It only looks, or is cut off.
+	}
+	dead, err := e.store.DeadExecutors(ctx, me.ID(), e.now())
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, d := range dead {
-		done, err := e.takeFrom(ctx, d.ID)
+		done, err := e.takeFrom(ctx, me, d)
 		if err == nil && done {
-			errs = append(errs, e.executor.Forget(d.ID), d.Done())
+			errs = append(errs, me.Forget(d.ID), d.Done())
 			continue
 		}
 		errs = append(errs, err, d.Release())
@@ -31,12 +35,12 @@ func (e *Engine) takeOver(ctx context.Context) error {
 }
 
 // takeFrom reports whether nothing of the executor is left.
-func (e *Engine) takeFrom(ctx context.Context, executor string) (bool, error) {
-	left, err := e.executor.Left(ctx, executor)
+func (e *Engine) takeFrom(ctx context.Context, me *durable.Executor, d *durable.Dead) (bool, error) {
+	left, err := me.Left(ctx, d.ID)
 	if err != nil {
 		return false, err
 	}
-	foreign, err := e.dropHeldBy(ctx, executor)
+	foreign, err := e.dropHeldBy(ctx, d.ID)
 	if err != nil {
 		return false, err
 	}
@@ -46,7 +50,7 @@ func (e *Engine) takeFrom(ctx context.Context, executor string) (bool, error) {
 		r, err := e.row(ctx, l.Run)
 		switch {
 		case errors.Is(err, ErrRunNotFound):
-			err = e.executor.Abandon([]durable.Ref{l.Ref})
+			err = me.Abandon([]durable.Ref{l.Ref})
 		case err != nil:
 		case !slices.Contains(e.mine(), r.project):
 			all = false
@@ -56,7 +60,12 @@ func (e *Engine) takeFrom(ctx context.Context, executor string) (bool, error) {
 				err = e.block(ctx, r, fmt.Sprintf("engine version %s began it, this is %s", l.ABI, durable.ABI), r.seg, errors.New("other engine version"))
 			}
 		case r.state.Terminal() || r.seg != l.K:
-			err = e.executor.Abandon([]durable.Ref{l.Ref})
+			err = me.Abandon([]durable.Ref{l.Ref})
+		case len(e.lacks(ctx, r)) > 0:
+			all = false
+			if d.For > blockedAfter && r.state == Running {
+				err = e.block(ctx, r, lacking(e.lacks(ctx, r)), r.seg, errors.New("no replica takes it over"))
+			}
 		default:
 			if err = e.raise(ctx, r.id); err == nil {
 				resume = append(resume, l.Ref)
@@ -67,9 +76,9 @@ func (e *Engine) takeFrom(ctx context.Context, executor string) (bool, error) {
 		}
 	}
 	if len(resume) > 0 {
-		e.log.LogAttrs(ctx, slog.LevelInfo, "runs taken over", slog.Int("count", len(resume)), slog.String("from", executor))
+		e.log.LogAttrs(ctx, slog.LevelInfo, "runs taken over", slog.Int("count", len(resume)), slog.String("from", d.ID))
 	}
-	return all, e.executor.Resume(resume)
+	return all, me.Resume(resume)
 }
 
 // block marks a run that this version cannot continue; it stays answerable at its
@@ -80,7 +89,7 @@ func (e *Engine) block(ctx context.Context, r *row, reason string, next int, cau
 	if err != nil {
 		return err
 	}
-	return e.update(ctx, func(tx *sql.Tx) error {
+	return e.update(ctx, r.id, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `update runs set state='blocked', error=?, seg=? where id=? and ended is null`, string(raw), next, r.id)
 		return err
 	})
@@ -96,7 +105,12 @@ func (e *Engine) unblock(ctx context.Context) error {
 	}
 	var errs []error
 	for _, id := range ids {
-		if _, err := e.Definition(ctx, id); err != nil {
+		r, err := e.row(ctx, id)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if _, err := e.definition(ctx, r.digest); err != nil || len(e.lacks(ctx, r)) > 0 {
 			continue // still blocked, for the reason that it shows
 		}
 		errs = append(errs, e.write(ctx, `update runs set state='running', error=null where id=? and state='blocked'`, id))
@@ -129,7 +143,7 @@ func (e *Engine) failBroken(ctx context.Context, run string, cause error) error 
 		return err
 	}
 	now := e.now()
-	err = e.update(ctx, func(tx *sql.Tx) error {
+	err = e.update(ctx, run, func(tx *sql.Tx) error {
 		r, err := scanRun(tx.QueryRowContext(ctx, `select `+runColumns+` from runs where id=? and ended is null`, run))
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
@@ -156,7 +170,7 @@ func (e *Engine) failBroken(ctx context.Context, run string, cause error) error 
 
 // strings reads one text column.
 func (e *Engine) strings(ctx context.Context, query string, args ...any) ([]string, error) {
-	rows, err := e.file.Read.QueryContext(ctx, query, args...)
+	rows, err := e.store.Read.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +189,7 @@ func (e *Engine) strings(ctx context.Context, query string, args ...any) ([]stri
 // raise moves the run's epoch on: what the execution before still tries to write
 // is refused. A blocked run that fits again goes on.
 func (e *Engine) raise(ctx context.Context, run string) error {
-	return e.update(ctx, func(tx *sql.Tx) error {
+	return e.update(ctx, run, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `update runs set epoch=epoch+1, state=case state when 'blocked' then 'running' else state end,
 			error=case state when 'blocked' then null else error end where id=? and ended is null`, run)
 		return err
@@ -188,20 +202,24 @@ func (e *Engine) sweep(ctx context.Context) error {
 	if err := e.failStuck(ctx); err != nil {
 		return err
 	}
-	left, err := e.executor.Left(ctx, e.executor.ID())
+	me, err := e.executes()
+	if err != nil {
+		return err
+	}
+	left, err := me.Left(ctx, me.ID())
 	if err != nil {
 		return err
 	}
 	var resume []durable.Ref
 	for _, l := range left {
-		if !e.executor.Live(l.Ref) && l.Age > sweepAge {
+		if !me.Live(l.Ref) && l.Age > sweepAge {
 			resume = append(resume, l.Ref)
 		}
 	}
 	if len(resume) > 0 {
 		e.log.LogAttrs(ctx, slog.LevelWarn, "segments swept up", slog.Int("count", len(resume)))
 	}
-	return e.executor.Resume(resume)
+	return me.Resume(resume)
 }
 
 // batch bounds what one transaction of retention deletes.
@@ -210,6 +228,10 @@ const batch = 500
 // retain deletes runs that ended long ago, then what DBOS keeps of them, then
 // definitions that no run names, and frees old idempotency keys.
 func (e *Engine) retain(ctx context.Context) error {
+	me, err := e.executes()
+	if err != nil {
+		return err
+	}
 	now := e.now()
 	if err := e.write(ctx, `update runs set idem_key=null where idem_key is not null and created<?`, now.Add(-keyLife).UnixMilli()); err != nil {
 		return err
@@ -222,11 +244,12 @@ func (e *Engine) retain(ctx context.Context) error {
 		if len(refs) == 0 {
 			break
 		}
-		if err := e.executor.Delete(refs); err != nil {
+		if err := me.Delete(refs); err != nil {
 			return err
 		}
 	}
-	if err := e.write(ctx, `delete from audit where at<?`, now.Add(-keepAudit).UnixMilli()); err != nil {
+	err = e.write(ctx, `delete from audit where at<?`, now.Add(-keepAudit).UnixMilli())
+	if err != nil && !durable.Denied(err) { // where the log is append-only, its owner shortens it
 		return err
 	}
 	return e.write(ctx, `delete from definitions where digest not in (select digest from runs)`)
@@ -234,7 +257,7 @@ func (e *Engine) retain(ctx context.Context) error {
 
 func (e *Engine) deleteRuns(ctx context.Context, before int64) ([]durable.Ref, error) {
 	var refs []durable.Ref
-	err := e.update(ctx, func(tx *sql.Tx) error {
+	err := e.update(ctx, "", func(tx *sql.Tx) error {
 		var runs []string
 		var err error
 		if runs, refs, err = oldRuns(ctx, tx, before); err != nil || len(runs) == 0 {

@@ -5,12 +5,15 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
+
+	"github.com/relavium/relavium-serve/engine/durable"
 )
 
 // schemaVersion is what this binary writes. A newer store is refused; a newer
 // binary migrates an older store by adding only, so that an older process which
 // runs on keeps working.
-const schemaVersion = 2
+const schemaVersion = 3
 
 // schema is the run store (times are Unix milliseconds; JSON is text). A row of
 // events holds all events that one transaction stored, from number n on.
@@ -29,7 +32,8 @@ create table if not exists runs(
 	holder text, detached integer, detach_reason text, kept integer not null default 0, claimed integer,
 	cancel_by text, cancel_reason text,
 	error text, outputs text, cost integer not null default 0,
-	last_event integer not null default -1
+	last_event integer not null default -1,
+	needs text, trace text, depth integer not null default 0
 ) without rowid;
 create unique index if not exists runs_key on runs(project, workflow, principal, idem_key) where idem_key is not null;
 create index if not exists runs_open on runs(state, project) where ended is null;
@@ -45,6 +49,7 @@ create table if not exists gates(
 	decision text, payload text, comment text not null default '', decided integer, decided_by text, via text
 ) without rowid;
 create unique index if not exists gates_node on gates(run, node) where reason = '';
+create index if not exists gates_run on gates(run);
 create index if not exists gates_open on gates(opened, id) where decision is null;
 create index if not exists gates_expiry on gates(expires) where decision is null and expires is not null;
 create index if not exists gates_decided on gates(decided) where decided is not null;
@@ -69,28 +74,44 @@ create index if not exists audit_at on audit(at);
 
 // additions are what an older schema lacks in tables that it has, by its number.
 func additions(found int) []string {
+	var out []string
 	if found == 1 {
-		return []string{`alter table gates add column effect text not null default ''`}
+		out = append(out, `alter table gates add column effect text not null default ''`)
 	}
-	return nil
+	if found == 1 || found == 2 {
+		out = append(out, `alter table runs add column needs text`, `alter table runs add column trace text`,
+			`alter table runs add column depth integer not null default 0`)
+	}
+	return out
 }
 
 // migrate brings an older or empty store to this schema in one exclusive
 // transaction and refuses a newer one.
-func migrate(ctx context.Context, db *sql.DB) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("run store: %w", err)
+func migrate(ctx context.Context, store *durable.Store) error {
+	err := store.Prepare(ctx, func(tx *sql.Tx) error { return migrateIn(ctx, store, tx) })
+	switch {
+	case durable.Denied(err):
+		return ErrMigrate
+	case err == nil || isSchema(err):
+		return err
 	}
-	defer func() { _ = tx.Rollback() }()
-	var tables int
-	if err := tx.QueryRowContext(ctx, `select count(*) from sqlite_master where type='table' and name='meta'`).Scan(&tables); err != nil {
-		return fmt.Errorf("run store: %w", err)
+	return fmt.Errorf("run store: %w", err)
+}
+
+func isSchema(err error) bool {
+	_, ok := errors.AsType[*SchemaError](err)
+	return ok
+}
+
+func migrateIn(ctx context.Context, store *durable.Store, tx *sql.Tx) error {
+	exists, err := store.HasTable(ctx, tx, "meta")
+	if err != nil {
+		return err
 	}
 	found := 0
-	if tables > 0 {
+	if exists {
 		if err := tx.QueryRowContext(ctx, `select schema from meta`).Scan(&found); err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return fmt.Errorf("run store: %w", err)
+			return err
 		}
 	}
 	switch {
@@ -100,8 +121,8 @@ func migrate(ctx context.Context, db *sql.DB) error {
 		return nil
 	}
 	for _, query := range append(additions(found), schema) {
-		if _, err := tx.ExecContext(ctx, query); err != nil {
-			return fmt.Errorf("run store: %w", err)
+		if _, err := tx.ExecContext(ctx, store.Schema(query)); err != nil {
+			return err
 		}
 	}
 	if found == 0 {
@@ -109,8 +130,34 @@ func migrate(ctx context.Context, db *sql.DB) error {
 	} else {
 		_, err = tx.ExecContext(ctx, `update meta set schema=?`, schemaVersion)
 	}
+	return err
+}
+
+// Migrate brings a store up to date without opening it for runs, as a database whose
+// service may not change tables needs; role, which may be "", is the database user of
+// the service, which gets what it needs and may not change or delete the audit log.
+// It returns the schema found, 0 for none, and the one now there.
+func Migrate(ctx context.Context, place, role string, log *slog.Logger) (found, now int, err error) {
+	store, err := durable.Open(ctx, durable.Options{Place: place, Log: log})
 	if err != nil {
-		return fmt.Errorf("run store: %w", err)
+		return 0, 0, err
 	}
-	return tx.Commit()
+	defer func() { err = errors.Join(err, store.Close()) }()
+	if err := store.Prepare(ctx, func(tx *sql.Tx) error {
+		exists, err := store.HasTable(ctx, tx, "meta")
+		if err != nil || !exists {
+			return err
+		}
+		err = tx.QueryRowContext(ctx, `select schema from meta`).Scan(&found)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		return err
+	}); err != nil {
+		return 0, 0, fmt.Errorf("run store: %w", err)
+	}
+	if err := migrate(ctx, store); err != nil {
+		return found, 0, err
+	}
+	return found, schemaVersion, store.MigrateEngine(ctx, role, log)
 }

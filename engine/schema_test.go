@@ -51,7 +51,7 @@ func TestOlderStore(t *testing.T) {
 		t.Errorf("outputs = %s, want %s (%s)", got, want, brief(events))
 	}
 	var version int
-	if err := openSQL(t, path).QueryRowContext(t.Context(), `select schema from meta`).Scan(&version); err != nil || version != 2 {
-		t.Errorf("schema %d, %v; want 2", version, err)
+	if err := openSQL(t, path).QueryRowContext(t.Context(), `select schema from meta`).Scan(&version); err != nil || version != 3 {
+		t.Errorf("schema %d, %v; want 3", version, err)
 	}
 }

@@ -121,7 +121,7 @@ func (e *Engine) startOver(ctx context.Context, seg *durable.Segment, cause erro
 		}
 		err := e.raise(ctx, seg.Run)
 		if err == nil {
-			err = e.executor.Resume([]durable.Ref{seg.Ref})
+			err = e.resume(seg.Ref)
 		}
 		if err == nil {
 			return nil

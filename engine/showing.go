@@ -69,7 +69,7 @@ func trimmed(nonces []string) []string {
 func (e *Engine) Shown(ctx context.Context, run string) (shown map[string]Showing, open bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	shown, open, err = showings(ctx, e.file.Read, run)
+	shown, open, err = showings(ctx, e.store.Read, run)
 	if err != nil {
 		return nil, false, fmt.Errorf("run store: %w", err)
 	}
@@ -115,7 +115,7 @@ func (e *Engine) Show(ctx context.Context, run string, at time.Time, gates ...st
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err = e.update(ctx, func(tx *sql.Tx) error {
+	err = e.update(ctx, run, func(tx *sql.Tx) error {
 		var err error
 		if shown, open, err = showings(ctx, tx, run); err != nil || !open {
 			return err
@@ -150,7 +150,7 @@ func (e *Engine) Reshow(ctx context.Context, run, gate string, was Showing, agai
 		mark = Showing{Again: true}.mark()
 	}
 	good := false
-	err := e.update(ctx, func(tx *sql.Tx) error {
+	err := e.update(ctx, run, func(tx *sql.Tx) error {
 		var err error
 		good, err = remark(ctx, tx, run, gate, was.mark(), mark)
 		return err

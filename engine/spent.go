@@ -13,7 +13,7 @@ func (e *Engine) Spent(ctx context.Context, p Principal, since time.Time) (int64
 	// no older rows.
 	ms := fmt.Sprintf("%012x", max(since.UnixMilli(), 0))
 	var cost int64
-	err := e.file.Read.QueryRowContext(ctx, `select coalesce(sum(cost), 0) from runs where id>=? and principal=?`, ms[:8]+"-"+ms[8:], string(p)).Scan(&cost)
+	err := e.store.Read.QueryRowContext(ctx, `select coalesce(sum(cost), 0) from runs where id>=? and principal=?`, ms[:8]+"-"+ms[8:], string(p)).Scan(&cost)
 	if err != nil {
 		return 0, fmt.Errorf("run store: %w", err)
 	}

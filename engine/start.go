@@ -8,8 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -28,8 +30,9 @@ const keyLife = 24 * time.Hour
 // joins. Errors: *KeyConflictError, *RunError with code validation (context
 // values that cannot be resolved; no run exists then), ErrClosed.
 func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
-	if e.executor == nil {
-		return Started{}, errors.New("engine: this process executes nothing")
+	me, err := e.executes()
+	if err != nil {
+		return Started{}, err
 	}
 	select {
 	case <-e.closing:
@@ -45,7 +48,7 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 	}
 	if len(req.Workflow.Context) > 0 || e.opt.Attend != nil {
 		// A run to join needs nothing of its own; only a new one reads files and connects.
-		if found, err := e.join(ctx, e.file.Read, req, args); err != nil || found.Run != "" {
+		if found, err := e.join(ctx, e.store.Read, req, args); err != nil || found.Run != "" {
 			return found, err
 		}
 	}
@@ -57,9 +60,16 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 	if err != nil {
 		return Started{}, err
 	}
-	leave, err := e.attendNew(caller, req, id.String())
+	needs := e.needs(req)
+	elsewhere, err := e.elsewhere(ctx, req, needs)
 	if err != nil {
 		return Started{}, err
+	}
+	leave := func(bool) {}
+	if !elsewhere {
+		if leave, err = e.attendNew(caller, req, id.String()); err != nil {
+			return Started{}, err
+		}
 	}
 	made := false
 	defer func() { leave(!made) }() // the first segment attends by itself
@@ -71,7 +81,15 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 	defer cancel()
 	now := e.now()
 	out := Started{Run: id.String(), Since: now}
-	err = e.update(ctx, func(tx *sql.Tx) error {
+	again := false
+	err = e.update(ctx, lockOf(req, out.Run), func(tx *sql.Tx) error {
+		if again { // the store may have kept it and not said so
+			var made bool
+			if err := tx.QueryRowContext(ctx, `select exists(select 1 from runs where id=?)`, out.Run).Scan(&made); err != nil || made {
+				return err
+			}
+		}
+		again = true
 		found, err := e.join(ctx, tx, req, args)
 		if err != nil {
 			return err
@@ -80,20 +98,24 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 			out = found
 			return nil
 		}
-		return e.insertRun(ctx, tx, req, out.Run, args, values, now)
+		return e.insertRun(ctx, tx, req, out.Run, args, values, needs, now)
 	})
 	if err != nil || out.Joined {
 		return out, err
 	}
-	made = true
+	made = !elsewhere
 	e.remember(req.Workflow)
+	if elsewhere {
+		e.log.LogAttrs(ctx, slog.LevelInfo, "left to another replica", runAttr(out.Run))
+		return out, nil
+	}
 	e.expect(&row{
 		id: out.Run, project: req.Project.Key, root: req.Project.Root, workflow: req.Workflow.ID, digest: req.Workflow.Digest(),
 		principal: req.Principal, source: req.Source, client: req.Client, inputs: req.Arguments, ctx: values, state: Running,
 		deadline: deadlineOf(req.Workflow, now), created: time.UnixMilli(now.UnixMilli()), started: now, holder: e.holderFor(req.Source),
-		kept: req.Source == "cli", lastEvent: -1,
+		kept: req.Source == "cli", lastEvent: -1, needs: needs, trace: req.Trace, depth: req.Depth,
 	})
-	if err := e.executor.Start(durable.Ref{Run: out.Run}); err != nil {
+	if err := me.Start(durable.Ref{Run: out.Run}); err != nil {
 		// The run is durable: the janitor begins it, or the next process does.
 		e.log.LogAttrs(ctx, levelOf(time.Second), "run begins later", runAttr(out.Run), errAttr(err))
 		e.look()
@@ -106,7 +128,7 @@ func (e *Engine) holderFor(source string) string {
 	if source == "cli" {
 		return ""
 	}
-	return e.executor.ID()
+	return e.me()
 }
 
 func deadlineOf(w *workflows.Workflow, created time.Time) time.Time {
@@ -221,9 +243,20 @@ func (e *Engine) join(ctx context.Context, q querier, req StartRequest, args str
 	return Started{Run: id, Joined: true, Since: time.UnixMilli(created)}, nil
 }
 
-func (e *Engine) insertRun(ctx context.Context, tx *sql.Tx, req StartRequest, id, args string, values json.RawMessage, now time.Time) error {
+// lockOf names what two first calls must not make at the same time.
+func lockOf(req StartRequest, run string) string {
+	switch {
+	case req.IdempotencyKey != "":
+		return strings.Join([]string{"key", req.Project.Key, req.Workflow.ID, string(req.Principal), req.IdempotencyKey}, "\x1f")
+	case req.Join:
+		return strings.Join([]string{"join", req.Project.Key, req.Workflow.ID, string(req.Principal)}, "\x1f")
+	}
+	return run
+}
+
+func (e *Engine) insertRun(ctx context.Context, tx *sql.Tx, req StartRequest, id, args string, values json.RawMessage, needs *Needs, now time.Time) error {
 	w := req.Workflow
-	if _, err := tx.ExecContext(ctx, `insert into definitions(digest, json) values(?,?) on conflict do nothing`,
+	if _, err := tx.ExecContext(ctx, `insert into definitions(digest, json) values(?,?) on conflict(digest) do nothing`,
 		w.Digest(), string(w.Snapshot())); err != nil {
 		return err
 	}
@@ -235,9 +268,9 @@ func (e *Engine) insertRun(ctx context.Context, tx *sql.Tx, req StartRequest, id
 		}
 	}
 	_, err := tx.ExecContext(ctx, `insert into runs(id, project, root, workflow, digest, principal, source, client, idem_key, args_digest,
-		inputs, ctx, state, deadline, created, started, holder, kept) values(?,?,?,?,?,?,?,?,?,?,?,?,'running',?,?,?,?,?)`,
+		inputs, ctx, state, deadline, created, started, holder, kept, needs, trace, depth) values(?,?,?,?,?,?,?,?,?,?,?,?,'running',?,?,?,?,?,?,?,?)`,
 		id, req.Project.Key, req.Project.Root, w.ID, w.Digest(), string(req.Principal), req.Source, req.Client, text(req.IdempotencyKey), args,
-		string(req.Arguments), string(values), millis(deadlineOf(w, now)), now.UnixMilli(), now.UnixMilli(), text(e.holderFor(req.Source)), req.Source == "cli")
+		string(req.Arguments), string(values), millis(deadlineOf(w, now)), now.UnixMilli(), now.UnixMilli(), text(e.holderFor(req.Source)), req.Source == "cli", needs.column(), text(req.Trace), req.Depth)
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,9 @@ type row struct {
 	failure                             *RunError
 	outputs                             json.RawMessage
 	cost, reserved                      int64
+	needs                               *Needs // nil: nothing is known of it
+	trace                               string
+	depth                               int // of our endpoints that called one another
 	lastEvent                           int64
 }
 
@@ -46,7 +49,7 @@ type settled struct {
 }
 
 const runColumns = `id, project, root, workflow, digest, principal, source, client, inputs, ctx, state, seg, settled, epoch,
-	deadline, created, started, ended, holder, detached, detach_reason, kept, cancel_by, cancel_reason, error, outputs, cost, reserved, last_event`
+	deadline, created, started, ended, holder, detached, detach_reason, kept, cancel_by, cancel_reason, error, outputs, cost, reserved, last_event, needs, trace, depth`
 
 type scanner interface{ Scan(dest ...any) error }
 
@@ -57,11 +60,12 @@ func scanRun(s scanner) (*row, error) {
 		deadline, started, ended, detached      sql.NullInt64
 		holder, detachReason                    sql.NullString
 		cancelBy, cancelReason, failure, result sql.NullString
+		needs, trace                            sql.NullString
 		created                                 int64
 	)
 	err := s.Scan(&r.id, &r.project, &r.root, &r.workflow, &r.digest, &r.principal, &r.source, &r.client, &inputs, &ctx, &r.state,
 		&r.seg, &rest, &r.epoch, &deadline, &created, &started, &ended, &holder, &detached, &detachReason, &r.kept, &cancelBy, &cancelReason,
-		&failure, &result, &r.cost, &r.reserved, &r.lastEvent)
+		&failure, &result, &r.cost, &r.reserved, &r.lastEvent, &needs, &trace, &r.depth)
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +75,13 @@ func scanRun(s scanner) (*row, error) {
 	r.holder, r.detachReason, r.cancelBy, r.cancelReason = holder.String, detachReason.String, cancelBy.String, cancelReason.String
 	if err := json.Unmarshal([]byte(rest), &r.settled); err != nil {
 		return nil, fmt.Errorf("run store: settled nodes of run %s: %w", r.id, err)
+	}
+	r.trace = trace.String
+	if needs.Valid {
+		r.needs = new(Needs)
+		if err := json.Unmarshal([]byte(needs.String), r.needs); err != nil {
+			return nil, fmt.Errorf("run store: needs of run %s: %w", r.id, err)
+		}
 	}
 	if failure.Valid {
 		r.failure = new(RunError)
@@ -88,7 +99,7 @@ func (r *row) public() Run {
 	out := Run{
 		ID: r.id, Project: r.project, Root: r.root, Workflow: r.workflow, Digest: r.digest, Principal: r.principal,
 		Source: r.source, Client: r.client, State: r.state, Error: r.failure, Outputs: r.outputs, Inputs: r.inputs,
-		Cost: r.cost, Created: r.created, Started: r.started, Ended: r.ended, Deadline: r.deadline,
+		Cost: r.cost, Trace: r.trace, Depth: r.depth, Created: r.created, Started: r.started, Ended: r.ended, Deadline: r.deadline,
 	}
 	if r.state == Blocked && r.failure != nil {
 		out.Reason, out.Error = r.failure.Message, nil
@@ -120,7 +131,11 @@ func text(s string) any {
 }
 
 func (e *Engine) row(ctx context.Context, id string) (*row, error) {
-	r, err := scanRun(e.file.Read.QueryRowContext(ctx, `select `+runColumns+` from runs where id=?`, id))
+	var r *row
+	err := e.read(ctx, func() (err error) {
+		r, err = scanRun(e.store.Read.QueryRowContext(ctx, `select `+runColumns+` from runs where id=?`, id))
+		return err
+	})
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, ErrRunNotFound
 	}
@@ -131,14 +146,32 @@ func (e *Engine) row(ctx context.Context, id string) (*row, error) {
 }
 
 // update runs f in one transaction, perhaps together with others, again while the
-// store is busy, until ctx ends. f must use nothing but tx.
-func (e *Engine) update(ctx context.Context, f func(tx *sql.Tx) error) error {
-	return e.persist(ctx, func() error { return e.file.Update(ctx, f) })
+// store is busy, until ctx ends. f must use nothing but tx. Updates of the same run,
+// "" where it is of none, follow one another.
+func (e *Engine) update(ctx context.Context, run string, f func(tx *sql.Tx) error) error {
+	return e.persist(ctx, func() error { return e.store.Update(ctx, run, f) })
 }
 
 // updateFull is update whose commit waits for the disk.
-func (e *Engine) updateFull(ctx context.Context, f func(tx *sql.Tx) error) error {
-	return e.persist(ctx, func() error { return transact(ctx, e.file.Full, f) })
+func (e *Engine) updateFull(ctx context.Context, run string, f func(tx *sql.Tx) error) error {
+	return e.persist(ctx, func() error { return e.store.UpdateFull(ctx, run, f) })
+}
+
+// read reads, again for a while if the database is away.
+func (e *Engine) read(ctx context.Context, f func() error) error {
+	if !e.store.Shared() {
+		return f()
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var err error
+	if gone := e.persist(ctx, func() error {
+		err = f()
+		return err
+	}); err == nil {
+		return gone
+	}
+	return err // what the database said, rather than that the time is over
 }
 
 func (e *Engine) persist(ctx context.Context, write func() error) error {
@@ -154,24 +187,6 @@ func (e *Engine) persist(ctx context.Context, write func() error) error {
 		}
 		wait = min(2*wait, 2*time.Second)
 	}
-}
-
-func transact(ctx context.Context, db *sql.DB, f func(tx *sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := f(tx); err != nil {
-		return errors.Join(err, ignoreDone(tx.Rollback()))
-	}
-	return tx.Commit()
-}
-
-func ignoreDone(err error) error {
-	if errors.Is(err, sql.ErrTxDone) {
-		return nil
-	}
-	return err
 }
 
 // putEvents stores events that follow one another, as one row.
@@ -198,7 +213,16 @@ func getEvents(run, raw string) ([]Event, error) {
 
 // Events returns the stored events of a run from sequence number from on.
 func (e *Engine) Events(ctx context.Context, run string, from int64) ([]Event, error) {
-	rows, err := e.file.Read.QueryContext(ctx, `select json from events where run=? and n+count>? order by n`, run, from)
+	var out []Event
+	err := e.read(ctx, func() (err error) {
+		out, err = e.storedEvents(ctx, run, from)
+		return err
+	})
+	return out, err
+}
+
+func (e *Engine) storedEvents(ctx context.Context, run string, from int64) ([]Event, error) {
+	rows, err := e.store.Read.QueryContext(ctx, `select json from events where run=? and n+count>? order by n`, run, from)
 	if err != nil {
 		return nil, fmt.Errorf("run store: %w", err)
 	}
@@ -260,7 +284,7 @@ func (e *Engine) Runs(ctx context.Context, f RunFilter) ([]Run, error) {
 	if len(where) > 0 {
 		query += ` where ` + strings.Join(where, " and ")
 	}
-	rows, err := e.file.Read.QueryContext(ctx, query+` order by id desc limit ?`, append(args, limit)...)
+	rows, err := e.store.Read.QueryContext(ctx, query+` order by id desc limit ?`, append(args, limit)...)
 	if err != nil {
 		return nil, fmt.Errorf("run store: %w", err)
 	}
@@ -320,7 +344,7 @@ func (e *Engine) definition(ctx context.Context, digest string) (*workflows.Work
 		return w, nil
 	}
 	var raw string
-	if err := e.file.Read.QueryRowContext(ctx, `select json from definitions where digest=?`, digest).Scan(&raw); err != nil {
+	if err := e.store.Read.QueryRowContext(ctx, `select json from definitions where digest=?`, digest).Scan(&raw); err != nil {
 		return nil, fmt.Errorf("run store: definition %s: %w", digest, err)
 	}
 	w, err := e.opt.Load(json.RawMessage(raw))

@@ -150,7 +150,7 @@ func (e *Engine) Attach(ctx context.Context, run string, p Principal) (*Attachme
 // events the janitor told nobody.
 func (e *Engine) catchUp(ctx context.Context, s *stream) error {
 	var last int64
-	if err := e.file.Read.QueryRowContext(ctx, `select last_event from runs where id=?`, s.run).Scan(&last); err != nil {
+	if err := e.store.Read.QueryRowContext(ctx, `select last_event from runs where id=?`, s.run).Scan(&last); err != nil {
 		return fmt.Errorf("run store: %w", err)
 	}
 	s.mu.Lock()

@@ -3,6 +3,7 @@ package durable
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,8 @@ import (
 	"github.com/dbos-inc/dbos-transact-golang/dbos"
 	_ "github.com/dbos-inc/dbos-transact-golang/dbos/driver/sqlite" // DBOS on our SQLite pool
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // ABI is the version of the interpreter's step layout. A segment that another
@@ -37,11 +40,12 @@ type SegmentFunc func(s *Segment) error
 // An Executor runs segments durably in this process.
 type Executor struct {
 	id    string
-	file  *File
+	store *Store
 	dbos  dbos.Context
-	pool  *sql.DB
+	pool  *sql.DB       // of a file
+	conns *pgxpool.Pool // of a database
 	queue string
-	here  *presence
+	here  presence
 	run   SegmentFunc
 	log   *slog.Logger
 
@@ -54,9 +58,22 @@ type Executor struct {
 	closed  error
 }
 
-// Launch makes this process an executor of the file for the given projects. It
-// recovers nothing by itself. The caller closes the Executor before the File.
-func Launch(ctx context.Context, file *File, projects []string, run SegmentFunc, log *slog.Logger) (*Executor, error) {
+// LaunchOptions say what an executor is.
+type LaunchOptions struct {
+	Projects []string
+	Run      SegmentFunc
+	// Offers is what this process says of itself to the others, asked now and then;
+	// only replicas on a database say anything. It may be nil.
+	Offers func(ctx context.Context) json.RawMessage
+	// Lost is called, once, by an executor on a database that is cut off from it: the
+	// caller closes the Executor before others take its runs over.
+	Lost func()
+	Log  *slog.Logger
+}
+
+// Launch makes this process an executor of the store for the given projects. It
+// recovers nothing by itself. The caller closes the Executor before the Store.
+func Launch(ctx context.Context, store *Store, opt LaunchOptions) (*Executor, error) {
 	for _, name := range []string{"DBOS__APPVERSION", "DBOS__VMID", "DBOS__CLOUD", "DBOS__APPID"} {
 		// These would override what is set below: the id that keeps two processes apart, above all.
 		if err := os.Unsetenv(name); err != nil {
@@ -64,48 +81,98 @@ func Launch(ctx context.Context, file *File, projects []string, run SegmentFunc,
 		}
 	}
 	x := &Executor{
-		id: uuid.NewString(), file: file, run: run, log: log,
-		pool:  file.pool(2, file.full, ""),
+		id: uuid.NewString(), store: store, run: opt.Run, log: opt.Log,
 		live:  make(map[string]struct{}),
 		first: make(map[string]struct{}),
 	}
 	x.queue = "x-" + x.id
-	if err := x.launch(ctx, projects); err != nil {
+	if err := x.launch(ctx, opt); err != nil {
 		return nil, errors.Join(err, x.Close(0))
 	}
 	return x, nil
 }
 
-func (x *Executor) launch(ctx context.Context, projects []string) error {
-	here, err := enter(ctx, x.file.path, x.id, projects)
-	if err != nil {
-		return err
-	}
-	x.here = here
-	x.dbos, err = dbos.NewContext(context.WithoutCancel(ctx), dbos.Config{
+func (x *Executor) launch(ctx context.Context, opt LaunchOptions) (err error) {
+	config := dbos.Config{
 		AppName:            "relavium-serve",
-		SQLiteSystemDB:     x.pool,
 		Logger:             slog.New(&levelFloor{Handler: x.log.Handler(), min: slog.LevelError, off: &x.ending}),
 		ApplicationVersion: ABI,
 		ExecutorID:         x.id,
 		Serializer:         text{},
-	})
+	}
+	if file := x.store.file; file != nil {
+		x.pool = file.pool(2, file.full, "")
+		config.SQLiteSystemDB = x.pool
+		x.here, err = enterFile(ctx, file.path, x.id, opt.Projects)
+	} else {
+		if x.conns, err = x.store.cluster.pool(context.WithoutCancel(ctx)); err != nil {
+			return storeError(err)
+		}
+		config.SystemDBPool, config.DatabaseSchema = x.conns, dbosSchema
+		if config.SkipMigrations, err = x.store.migrated(ctx); err != nil {
+			return storeError(err)
+		}
+		x.here, err = x.store.enterCluster(ctx, x.id, opt.Projects, opt.Offers, opt.Lost)
+	}
 	if err != nil {
-		return fmt.Errorf("run store: %w", err)
+		return err
+	}
+	if x.dbos, err = dbos.NewContext(context.WithoutCancel(ctx), config); err != nil {
+		return storeError(err)
 	}
 	dbos.RegisterWorkflow(x.dbos, x.segment, dbos.WithWorkflowName(workflowName), dbos.WithMaxRecoveryAttempts(maxRecovery))
 	dbos.ListenQueues(x.dbos, x.queue)
 	if err := dbos.Launch(x.dbos); err != nil {
-		return fmt.Errorf("run store: %w", err)
+		return storeError(err)
 	}
-	// DBOS asks its queues for work twenty times a second; its own index does not serve
-	// that question on SQLite, so each would read the whole table.
-	if _, err := x.file.Write.ExecContext(ctx, `create index if not exists relavium_queued on workflow_status(queue_name, status)
-		where queue_name is not null`); err != nil {
-		return fmt.Errorf("run store: %w", err)
+	if x.store.file != nil {
+		// DBOS asks its queues for work twenty times a second; its own index does not serve
+		// that question on SQLite, so each would read the whole table.
+		if _, err := x.store.Write.ExecContext(ctx, `create index if not exists relavium_queued on workflow_status(queue_name, status)
+			where queue_name is not null`); err != nil {
+			return storeError(err)
+		}
 	}
 	if _, err := dbos.RegisterQueue(x.dbos, x.queue, dbos.WithQueueBasePollingInterval(queuePoll)); err != nil {
-		return fmt.Errorf("run store: %w", err)
+		return storeError(err)
+	}
+	return nil
+}
+
+// migrated reports whether this user may not change the tables of DBOS, which then
+// have to be up to date.
+func (s *Store) migrated(ctx context.Context) (bool, error) {
+	var fixed bool
+	err := s.Read.QueryRowContext(ctx, `select coalesce((select not has_schema_privilege(oid, 'create') from pg_namespace where nspname='`+dbosSchema+`'), false)`).Scan(&fixed)
+	return fixed, err
+}
+
+// MigrateEngine brings the tables of DBOS in a database up to date; those of a file
+// come up to date by themselves. role, which may be "", gets what the service needs.
+func (s *Store) MigrateEngine(ctx context.Context, role string, log *slog.Logger) error {
+	if s.cluster == nil {
+		return nil
+	}
+	options := []dbos.MigrateOption{dbos.WithMigrateSchema(dbosSchema), dbos.WithMigrateLogger(slog.New(&levelFloor{Handler: log.Handler(), min: slog.LevelError, off: new(atomic.Bool)}))}
+	if role != "" {
+		options = append(options, dbos.WithMigrateApplicationRole(role))
+	}
+	if err := dbos.Migrate(ctx, s.cluster.config.ConnString(), options...); err != nil {
+		return storeError(err)
+	}
+	if role == "" {
+		return nil
+	}
+	name := pgx.Identifier{role}.Sanitize()
+	for _, grant := range []string{
+		`grant usage on schema ` + ownSchema + ` to ` + name,
+		`grant select, insert, update, delete on all tables in schema ` + ownSchema + ` to ` + name,
+		`grant usage on all sequences in schema ` + ownSchema + ` to ` + name,
+		`revoke update, delete on ` + ownSchema + `.audit from ` + name,
+	} {
+		if _, err := s.Write.ExecContext(ctx, grant); err != nil {
+			return storeError(err)
+		}
 	}
 	return nil
 }
@@ -257,7 +324,12 @@ func (x *Executor) Close(timeout time.Duration) error {
 		if x.dbos != nil {
 			errs = append(errs, dbos.Shutdown(x.dbos, timeout))
 		}
-		errs = append(errs, x.pool.Close())
+		if x.pool != nil {
+			errs = append(errs, x.pool.Close())
+		}
+		if x.conns != nil {
+			x.conns.Close()
+		}
 		if x.here != nil {
 			errs = append(errs, x.here.leave())
 		}

@@ -28,14 +28,10 @@ type job struct {
 	turn chan bool
 }
 
-// Update runs f in a transaction, alone or together with others. What f did is kept
-// only if it and the commit succeed, whatever becomes of the others. f must use
-// nothing but tx. ctx bounds the wait for a place, not the transaction.
-func (f *File) Update(ctx context.Context, run func(tx *sql.Tx) error) error {
+func (g *group) update(ctx context.Context, run func(tx *sql.Tx) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	g := &f.group
 	j := &job{run: run, turn: make(chan bool, 1)}
 	g.mu.Lock()
 	g.queue = append(g.queue, j)

@@ -17,9 +17,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func openFile(t *testing.T) *durable.File {
+func openFile(t *testing.T) *durable.Store {
 	t.Helper()
-	f, err := durable.OpenFile(t.Context(), filepath.Join(t.TempDir(), "x.db"), false, slog.New(slog.DiscardHandler))
+	f, err := durable.Open(t.Context(), durable.Options{Place: filepath.Join(t.TempDir(), "x.db"), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func openFile(t *testing.T) *durable.File {
 			t.Error(err)
 		}
 	})
-	if err := f.Update(t.Context(), func(tx *sql.Tx) error {
+	if err := f.Update(t.Context(), "", func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(t.Context(), `create table t(n integer primary key, part integer)`)
 		return err
 	}); err != nil {
@@ -46,7 +46,7 @@ func TestUpdateTogether(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
-			err := f.Update(t.Context(), func(tx *sql.Tx) error {
+			err := f.Update(t.Context(), "", func(tx *sql.Tx) error {
 				for part := range 2 {
 					if _, err := tx.ExecContext(t.Context(), `insert into t values(?,?)`, 2*i+part, part); err != nil {
 						return err
@@ -80,7 +80,7 @@ func TestUpdateWithdraws(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := f.Update(t.Context(), func(*sql.Tx) error {
+		if err := f.Update(t.Context(), "", func(*sql.Tx) error {
 			close(begun)
 			<-release
 			return nil
@@ -94,7 +94,7 @@ func TestUpdateWithdraws(t *testing.T) {
 	gone := make(chan struct{})
 	wg.Go(func() {
 		defer close(gone)
-		err := f.Update(ctx, func(*sql.Tx) error { return errors.New("made after all") })
+		err := f.Update(ctx, "", func(*sql.Tx) error { return errors.New("made after all") })
 		if !errors.Is(err, errGone) {
 			t.Errorf("Update = %v, want %v", err, errGone)
 		}
@@ -103,7 +103,7 @@ func TestUpdateWithdraws(t *testing.T) {
 	<-gone
 	for i := range 8 {
 		wg.Go(func() {
-			if err := f.Update(t.Context(), func(tx *sql.Tx) error {
+			if err := f.Update(t.Context(), "", func(tx *sql.Tx) error {
 				_, err := tx.ExecContext(t.Context(), `insert into t values(?,0)`, i)
 				return err
 			}); err != nil {

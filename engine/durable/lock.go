@@ -23,8 +23,14 @@ import (
 // its owner creates it first and locks it then.
 const settling = 10 * time.Second
 
-// presence is the lock of this process.
-type presence struct {
+// presence is what tells the other processes that this one lives.
+type presence interface {
+	adopt(project string) error
+	leave() error
+}
+
+// filePresence is the lock of this process.
+type filePresence struct {
 	dir, id string
 	lock    *flock.Flock
 
@@ -40,12 +46,12 @@ type card struct {
 
 func folder(path string) string { return path + ".exec" }
 
-func enter(ctx context.Context, path, id string, projects []string) (*presence, error) {
+func enterFile(ctx context.Context, path, id string, projects []string) (presence, error) {
 	dir := folder(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("executor lock: %w", errors.Unwrap(err))
 	}
-	p := &presence{dir: dir, id: id, lock: flock.New(filepath.Join(dir, id+".lock"), flock.SetPermissions(0o600)), projects: slices.Clone(projects)}
+	p := &filePresence{dir: dir, id: id, lock: flock.New(filepath.Join(dir, id+".lock"), flock.SetPermissions(0o600)), projects: slices.Clone(projects)}
 	// Another process that looks who is alive may hold the new file for a moment.
 	wait, cancel := context.WithTimeout(ctx, settling/2)
 	defer cancel()
@@ -59,7 +65,7 @@ func enter(ctx context.Context, path, id string, projects []string) (*presence, 
 	return p, p.write()
 }
 
-func (p *presence) write() error {
+func (p *filePresence) write() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	raw, err := json.Marshal(card{Projects: p.projects, PID: os.Getpid()})
@@ -73,7 +79,7 @@ func (p *presence) write() error {
 	return os.Rename(tmp, filepath.Join(p.dir, p.id+".json"))
 }
 
-func (p *presence) adopt(project string) error {
+func (p *filePresence) adopt(project string) error {
 	p.mu.Lock()
 	known := slices.Contains(p.projects, project)
 	if !known {
@@ -87,28 +93,23 @@ func (p *presence) adopt(project string) error {
 }
 
 // leave frees the lock; the files stay for whoever takes the runs over.
-func (p *presence) leave() error { return p.lock.Close() }
+func (p *filePresence) leave() error { return p.lock.Close() }
 
-// A Dead is a claim on an executor that died: a lock of its own, so that a dead one
-// never looks alive while somebody sees to it. Whoever holds the claim is the only
+// A Dead is a claim on an executor that died. Whoever holds the claim is the only
 // process that looks at its runs. Done or Release ends it.
 type Dead struct {
-	ID    string
-	dir   string
-	claim *flock.Flock
+	ID string
+	// For is how long it has been dead, by the database's clock; a file does not tell.
+	For time.Duration
+
+	done, release func() error
 }
 
 // Done forgets the executor: nothing of it is left.
-func (d *Dead) Done() error {
-	return errors.Join(
-		ignoreMissing(os.Remove(filepath.Join(d.dir, d.ID+".json"))),
-		ignoreMissing(os.Remove(filepath.Join(d.dir, d.ID+".lock"))),
-		d.claim.Close(),
-		ignoreMissing(os.Remove(filepath.Join(d.dir, d.ID+".claim"))))
-}
+func (d *Dead) Done() error { return d.done() }
 
 // Release lets another process claim it: some of its runs do not fit here.
-func (d *Dead) Release() error { return d.claim.Close() }
+func (d *Dead) Release() error { return d.release() }
 
 func ignoreMissing(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
@@ -117,9 +118,9 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// DeadExecutors claims every executor of the store whose process has died. The
-// caller ends each claim.
-func DeadExecutors(path string, now time.Time) ([]*Dead, error) {
+// deadFiles claims every executor of a file whose process has died, by a lock of its
+// own, so that a dead one never looks alive while somebody sees to it.
+func deadFiles(path string, now time.Time) ([]*Dead, error) {
 	dir := folder(path)
 	var out []*Dead
 	err := eachExecutor(dir, func(id string, held bool, _ card, info os.FileInfo) error {
@@ -134,14 +135,19 @@ func DeadExecutors(path string, now time.Time) ([]*Dead, error) {
 		if err != nil || !ok {
 			return nil //nolint:nilerr // Somebody else claimed it first; they will see to it.
 		}
-		out = append(out, &Dead{ID: id, dir: dir, claim: claim})
+		out = append(out, &Dead{ID: id, release: claim.Close, done: func() error {
+			return errors.Join(
+				ignoreMissing(os.Remove(filepath.Join(dir, id+".json"))),
+				ignoreMissing(os.Remove(filepath.Join(dir, id+".lock"))),
+				claim.Close(),
+				ignoreMissing(os.Remove(filepath.Join(dir, id+".claim"))))
+		}})
 		return nil
 	})
 	return out, err
 }
 
-// ExecutorAlive reports whether some living process executes runs of the project.
-func ExecutorAlive(path, project string) (bool, error) {
+func fileAlive(path, project string) (bool, error) {
 	alive := false
 	err := eachExecutor(folder(path), func(_ string, held bool, c card, _ os.FileInfo) error {
 		alive = alive || (held && slices.Contains(c.Projects, project))
@@ -150,8 +156,7 @@ func ExecutorAlive(path, project string) (bool, error) {
 	return alive, err
 }
 
-// Alive reports whether the process of that executor lives.
-func Alive(path, executor string) bool {
+func lockHeld(path, executor string) bool {
 	lock := flock.New(filepath.Join(folder(path), executor+".lock"), flock.SetPermissions(0o600), flock.SetFlag(os.O_RDWR))
 	free, err := lock.TryRLock()
 	if err != nil {

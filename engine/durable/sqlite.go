@@ -20,30 +20,20 @@ import (
 // was written; in the background it keeps that work off the commits.
 const checkpointEvery = 200 * time.Millisecond
 
-// A File is a SQLite run store opened by this process: small pools, one job each.
-type File struct {
-	// Write holds one connection whose commits follow the chosen durability.
-	Write *sql.DB
-	// Full holds one connection that waits for the disk on every commit.
-	Full *sql.DB
-	// Read holds two connections for reading.
-	Read *sql.DB
-
+// sqliteFile is a SQLite file as a run store.
+type sqliteFile struct {
 	path    string
 	full    bool
 	turn    turn
-	group   group
 	log     *slog.Logger
 	stop    context.CancelFunc
 	done    sync.WaitGroup
 	version *sql.DB // one connection that only asks whether others wrote
+	seen    int64   // the version at the last look
 }
 
-// OpenFile opens or creates the file, private to the user. full makes every
-// commit wait for the disk; otherwise only those on Full do, and a power cut may
-// take the last commits of the others (a crash of the process never does). The
-// caller closes the File.
-func OpenFile(ctx context.Context, path string, full bool, log *slog.Logger) (*File, error) {
+// openFile opens or creates the file, private to the user.
+func openFile(ctx context.Context, path string, full bool, log *slog.Logger) (*Store, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // G304: the path is the operator's own run store.
 	if err != nil {
 		return nil, fmt.Errorf("run store: %w", errors.Unwrap(err))
@@ -51,23 +41,24 @@ func OpenFile(ctx context.Context, path string, full bool, log *slog.Logger) (*F
 	if err := f.Close(); err != nil {
 		return nil, fmt.Errorf("run store: %w", err)
 	}
-	out := &File{path: path, full: full, turn: make(turn, 1), log: log}
-	out.Write = out.pool(1, full, "")
+	file := &sqliteFile{path: path, full: full, turn: make(turn, 1), log: log, seen: -1}
+	out := &Store{file: file}
+	out.Write = file.pool(1, full, "")
 	out.group.db = out.Write
-	out.Full = out.pool(1, true, "")
-	out.Read = out.pool(2, full, "&_pragma=query_only(ON)")
-	out.version = out.pool(1, full, "&_pragma=query_only(ON)")
+	out.Full = file.pool(1, true, "")
+	out.Read = file.pool(2, full, "&_pragma=query_only(ON)")
+	file.version = file.pool(1, full, "&_pragma=query_only(ON)")
+	bg, stop := context.WithCancel(context.WithoutCancel(ctx))
+	file.stop = stop
 	if err := out.Write.PingContext(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("run store: %w", err), out.Close())
 	}
-	bg, stop := context.WithCancel(context.WithoutCancel(ctx))
-	out.stop = stop
-	out.done.Go(func() { out.checkpoint(bg) })
+	file.done.Go(func() { file.checkpoint(bg) })
 	return out, nil
 }
 
 // pool opens a pool of conns connections; nothing is dialed before first use.
-func (f *File) pool(conns int, full bool, extra string) *sql.DB {
+func (f *sqliteFile) pool(conns int, full bool, extra string) *sql.DB {
 	synchronous := "NORMAL"
 	if full {
 		synchronous = "FULL"
@@ -81,15 +72,24 @@ func (f *File) pool(conns int, full bool, extra string) *sql.DB {
 	return db
 }
 
-// Version is a number that changes whenever another connection of any process
+// look is a number that changes whenever another connection of any process
 // has committed to the file. Asking is nearly free.
-func (f *File) Version(ctx context.Context) (int64, error) {
+func (f *sqliteFile) look(ctx context.Context) (int64, error) {
 	var v int64
 	err := f.version.QueryRowContext(ctx, "PRAGMA data_version").Scan(&v)
 	return v, err
 }
 
-func (f *File) checkpoint(ctx context.Context) {
+func (f *sqliteFile) news(ctx context.Context) (News, error) {
+	v, err := f.look(ctx)
+	if err != nil || v == f.seen {
+		return News{}, err
+	}
+	f.seen = v
+	return News{Any: true, All: true}, nil
+}
+
+func (f *sqliteFile) checkpoint(ctx context.Context) {
 	db := f.pool(1, f.full, "")
 	defer func() { _ = db.Close() }()
 	tick := time.NewTicker(checkpointEvery)
@@ -101,7 +101,7 @@ func (f *File) checkpoint(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		v, err := f.Version(ctx)
+		v, err := f.look(ctx)
 		if err != nil || v == seen {
 			continue
 		}
@@ -112,22 +112,13 @@ func (f *File) checkpoint(ctx context.Context) {
 	}
 }
 
-// Close ends the background work and closes the pools. Calling it twice is safe.
-func (f *File) Close() error {
-	if f.stop != nil {
-		f.stop()
-	}
+func (f *sqliteFile) close() error {
+	f.stop()
 	f.done.Wait()
-	var errs []error
-	for _, db := range []*sql.DB{f.Read, f.version, f.Full, f.Write} {
-		errs = append(errs, db.Close())
-	}
-	return errors.Join(errs...)
+	return f.version.Close()
 }
 
-// Busy reports whether err says that another connection holds the file, or that
-// a moment's retry may help for another reason.
-func Busy(err error) bool {
+func busySQLite(err error) bool {
 	var se *sqlite.Error
 	if !errors.As(err, &se) {
 		return false
