@@ -124,6 +124,7 @@ func hangs(c *serving, m message) bool {
 	return m.method == "tools/call" && textOf(member(member(m.params, "arguments"), "text")) != "go"
 }
 
+// A call has its 60 s and no more, and the failure names them (report L08).
 func TestCallDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()

@@ -222,6 +222,9 @@ func TestHTTPHeap(t *testing.T) {
 	}
 }
 
+// A child's bytes arrive whole however slowly they come (report T08), what it writes to
+// stderr holds nothing up and is kept to a tail (T03), and of our environment it has
+// what it was given and a small set besides (T13).
 func TestHostileChild(t *testing.T) {
 	w := newWorld(t, nil, func(o *Options) {
 		o.Environ = []string{"PATH=/usr/bin:/bin", "HOME=/h", "FOO_API_KEY=x", "DATABASE_URL=x", "LD_PRELOAD=/x.so", "LANG=C"}

@@ -37,6 +37,7 @@ func held() bool {
 // serveHold is an MCP server with one tool, which is never answered. It ignores SIGTERM
 // and leaves a process in a session of its own.
 func serveHold(in io.Reader, out io.Writer) error {
+	fmt.Fprintln(os.Stderr, "a server speaks to whoever is there")
 	leave := exec.Command("/bin/sh", "-c", "trap '' TERM HUP; while :; do sleep 1; done")
 	leave.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := leave.Start(); err != nil {
@@ -117,7 +118,7 @@ func (p project) held(t *testing.T) {
 }
 
 // TestNothingStays ends the process by each signal while an agent's command and server
-// are at work: no process stays behind.
+// are at work: no process stays behind, be it one that ignores SIGTERM (report T11).
 func TestNothingStays(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGKILL} {
@@ -150,7 +151,8 @@ func TestNothingStays(t *testing.T) {
 	}
 }
 
-// TestEOFLeavesNothing ends a server's input while a call's agent is at work.
+// TestEOFLeavesNothing ends a server's input while a call's agent is at work, whose own
+// server has written to stderr: that never comes to our stdout (report T01).
 func TestEOFLeavesNothing(t *testing.T) {
 	t.Parallel()
 	p, _ := holding(t)

@@ -234,7 +234,7 @@ func TestSchemaRefusesBadWorkflows(t *testing.T) {
 		{"network without a url", "url: 'https://r.example', ", ""},
 		{"websocket far away", "transport: http,", "transport: websocket,"},
 		{"unknown transport", "transport: http,", "transport: grpc,"},
-		{"connect timeout", "connect_timeout_ms: 5", "connect_timeout_ms: 600001"},
+		{"connect timeout", "connect_timeout_ms: 5", "connect_timeout_ms: 600001"}, // report T15
 		{"key beside $ref", "{$ref: agents/other.agent.yaml}", "{$ref: agents/other.agent.yaml, id: x}"},
 		{"no nodes", everything[strings.Index(everything, "  nodes:"):strings.Index(everything, "  edges:")], ""},
 		{"empty nodes", everything[strings.Index(everything, "  nodes:"):strings.Index(everything, "  edges:")], "  nodes: []\n"},

@@ -94,7 +94,7 @@ edges: [{from: in, to: split}, {from: slow, to: join}, {from: quick, to: join}, 
 		{"34 narrower", oneNode("{id: x, type: agent, agent_ref: wader, tools: [read_file]}"), nil},
 		{"36e both", server("{ref: cameras, transport: stdio}"), []string{"P39"}},
 		{"36e command", server("{id: cam, transport: http, command: x, url: 'https://h.example'}"), []string{"P42"}},
-		{"36e env", server("{id: cam, transport: stdio, command: x, env: {node_options: '--x'}}"), []string{"P48"}},
+		{"36e env", server("{id: cam, transport: stdio, command: x, env: {node_options: '--x'}}"), []string{"P48"}}, // report T13
 		{"36e websocket", server("{id: cam, transport: websocket, url: 'wss://h.example'}"), []string{"P49"}},
 		{"36e local", server("{id: cam, transport: websocket, url: 'ws://127.0.0.1:9', allow_local_endpoint: true}"), nil},
 	} {

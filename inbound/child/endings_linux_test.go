@@ -241,7 +241,8 @@ func newCell(fixture, dir string) *cell {
 	}
 }
 
-// TestEndings has each fixture end in each way.
+// TestEndings has each fixture end in each way, descendants that ignore SIGTERM among them
+// (report T11).
 func TestEndings(t *testing.T) {
 	before := settle(t)
 	t.Run("cells", func(t *testing.T) {

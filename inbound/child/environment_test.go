@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// Report T13: a small set of the host's variables and what was declared.
 func TestNewEnvironment(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {

@@ -65,6 +65,8 @@ func TestSpecRefusals(t *testing.T) {
 	}
 }
 
+// Report T16: cmd.exe reads the arguments of a batch file, as npx.cmd is one, a second
+// time. What arrives as it was written is passed on, anything else is refused.
 func TestBatchUnsafe(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -74,6 +76,10 @@ func TestBatchUnsafe(t *testing.T) {
 	}{
 		{`C:\npx.cmd`, "-y", false},
 		{`C:\npx.cmd`, "a b", false},
+		{`C:\npx.cmd`, "@acme/echo-args", false},
+		{`C:\npx.cmd`, "50%", true},
+		{`C:\npx.cmd`, "x&y", true},
+		{`C:\npx.cmd`, `"q"`, true},
 		{`C:\npx.CMD`, "a&calc", true},
 		{`C:\x.bat`, `"`, true},
 		{`C:\x.bat`, "%PATH%", true},
