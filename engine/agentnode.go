@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/relavium/relavium-serve/workflows"
 )
 
@@ -27,6 +29,7 @@ type order struct {
 	leave  bool // the node is left for a later segment
 	call   *AgentCall
 	stored <-chan error // tells when the call may begin; nil means at once
+	span   trace.Span   // of the node; may be nil
 }
 
 // effect is what is recorded of an agent node.
@@ -122,7 +125,7 @@ func (x *execution) startAgent(ctx context.Context, id string, v *vertex, spec w
 		Run: x.row.id, Project: Project{Key: x.row.project, Root: x.row.root}, Principal: x.row.principal,
 		Workflow: x.wf, Node: v.node, Agent: agent, Prompt: prompt, Approvals: x.approvals(id),
 	}
-	v.slot.send(order{call: call, stored: stored})
+	v.slot.send(order{call: call, stored: stored, span: v.span})
 }
 
 // refuseAgent fails an agent node before its effect began.
@@ -162,7 +165,7 @@ func (x *execution) effect(ctx context.Context, id string, node *workflows.Node,
 			}
 		}
 		var err error
-		if out, err = x.attempts(ctx, id, node, *o.call); err != nil {
+		if out, err = x.attempts(inSpan(ctx, o.span), id, node, *o.call); err != nil {
 			return "", err
 		}
 	}

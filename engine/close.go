@@ -43,6 +43,7 @@ func (x *execution) close(ctx context.Context) (again bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	x.traceClosed(next, outcome.failure)
 	x.e.trim(x.rec.stream)
 	if x.terminal = next.Terminal(); x.terminal {
 		x.e.ended(x.row.id)

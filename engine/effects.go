@@ -190,7 +190,7 @@ func (d *dispatch) do(ctx context.Context, ef Effect, perform Perform) (EffectRe
 		ev.Node = d.node
 		x.tell(ev)
 	}
-	out, err := perform(ctx, d.key(at))
+	out, err := d.traced(ctx, at, &ef, perform)
 	out.Cost = amount(out.Cost)
 	if err != nil && errors.Is(err, ErrUnsent) && !ef.Repeatable {
 		if err := d.forget(ctx, at, &ef); err != nil {

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/relavium/relavium-serve/engine/durable"
 	"github.com/relavium/relavium-serve/engine/expr"
 	"github.com/relavium/relavium-serve/workflows"
@@ -63,6 +65,7 @@ type Options struct {
 	Ended    func(run string)                                   // called once a run has ended here; returns soon; may be nil
 	Attend   func(ctx context.Context, a Attendance) (leave func(ended bool), err error)
 	Observe  func(o Observed)                // told of each event that this process produces, in order within a run; returns soon; may be nil
+	Tracer   trace.Tracer                    // makes the spans of runs; nil makes none
 	CutOff   func()                          // called when this replica loses its database: what runs beside it ends, within seconds; may be nil
 	Stopped  func(ctx context.Context) error // called by Close once nothing runs here any more, before the store closes; may be nil
 
@@ -213,7 +216,7 @@ type StartRequest struct {
 	Arguments json.RawMessage
 	Variables map[string]string // [variables] of the config, below the workflow's context
 	Source    string            // "mcp" or "cli"
-	// Trace is where the run hangs in a trace, "" for none: a W3C traceparent.
+	// Trace is the span that the run belongs to, "" for none; see TraceOf.
 	Trace string
 	// Depth is how many workflows of ours called one another before this run.
 	Depth  int
@@ -259,7 +262,7 @@ type Run struct {
 	Started   time.Time       `json:"started,omitzero"`
 	Ended     time.Time       `json:"ended,omitzero"`
 	Deadline  time.Time       `json:"deadline,omitzero"`
-	Trace     string          `json:"-"`               // as StartRequest.Trace
+	Trace     string          `json:"-"`               // as StartRequest.Trace; see Span
 	Depth     int             `json:"-"`               // as StartRequest.Depth
 	Nodes     []NodeState     `json:"nodes,omitempty"` // authored order; filled by Engine.Run, not by Runs
 }

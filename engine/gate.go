@@ -108,7 +108,9 @@ func (e *Engine) Decide(ctx context.Context, gate string, d Decision) (Gate, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	began := time.Now()
 	g, next, err := e.decide(ctx, gate, d, e.now())
+	e.traceDecision(ctx, began, &g, err)
 	if err != nil {
 		return g, err
 	}

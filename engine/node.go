@@ -26,6 +26,7 @@ func (x *execution) start(ctx context.Context, id string, v *vertex) error {
 	if !recorded(v.node) {
 		x.sayOnce(Event{Type: NodeStarted, Node: id, NodeType: v.node.Type()})
 	}
+	x.traceNode(ctx, id, v)
 	began := time.Now()
 	switch spec := v.node.Spec.(type) {
 	case workflows.InputNode:

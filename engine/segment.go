@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/relavium/relavium-serve/engine/durable"
 	"github.com/relavium/relavium-serve/workflows"
@@ -66,6 +67,7 @@ type execution struct {
 	reserved int64 // what calls under way may cost at most
 	warned   bool  // that the budget is passed; true also where nobody looked yet
 
+	span     trace.Span    // of this execution; nil where nothing is traced
 	orphaned time.Duration // the janitor's: executed without a caller
 }
 
@@ -80,6 +82,7 @@ type vertex struct {
 	missing  int             // dependencies that have not settled
 	dead     map[string]bool // sources whose conditional edge to here is falsy
 	slot     *slot           // agent nodes
+	span     trace.Span      // nil where it is not traced, or over
 }
 
 func (v *vertex) settled() bool {
@@ -158,6 +161,8 @@ func (e *Engine) runSegment(ctx context.Context, seg *durable.Segment) (again bo
 		writer:  writer{hurry: make(chan struct{}), kick: make(chan struct{}, 1)},
 		asked:   make(map[string][]Gate),
 	}
+	ctx, endSpan := x.traceRun(ctx)
+	defer endSpan()
 	x.ctx, x.cancel = context.WithCancelCause(ctx)
 	defer x.cancel(nil)
 	x.open()
@@ -453,6 +458,7 @@ func (x *execution) fail(err *RunError) {
 	if x.failure == nil || x.failure.Code == CodeCancelled && err.Code != CodeCancelled {
 		x.failure = err
 	}
+	x.traceFailed(err)
 	x.ready = nil
 	x.cancel(errFailed)
 }
@@ -472,6 +478,7 @@ func (x *execution) arrive(id string) {
 
 // leave is called once a node has settled: its dependents may arrive.
 func (x *execution) leave(id string) {
+	x.traceSettled(id)
 	v := x.nodes[id]
 	conditions := slices.ContainsFunc(x.wf.Out(id), func(e workflows.Edge) bool { return e.Condition != "" })
 	if !conditions || v.state != "completed" || x.ended() {

@@ -309,6 +309,7 @@ func (c *toolCall) settle(res engine.EffectResult, err error) {
 
 // perform sends the call, or says why it is not sent.
 func (c *toolCall) perform(ctx context.Context, key, gate string) (engine.EffectResult, error) {
+	c.traceBegun(ctx)
 	if c.refused != nil {
 		return c.failed(ctx, c.refused)
 	}
@@ -321,6 +322,7 @@ func (c *toolCall) perform(ctx context.Context, key, gate string) (engine.Effect
 	if err != nil {
 		return c.failed(ctx, err)
 	}
+	traceResult(ctx, res)
 	out := c.result(ctx, res.Text)
 	// An MCP server reports wrong arguments so; a built-in tool reports what it found.
 	out.IsError, out.Incorrect = res.IsError, res.IsError && c.entry.tool.Server != ""
@@ -339,6 +341,7 @@ func (c *toolCall) failed(ctx context.Context, err error) (engine.EffectResult, 
 		return engine.EffectResult{}, fmt.Errorf("agent: tool %s: %w", c.id, err)
 	}
 	t = c.name(t)
+	traceFault(ctx, t)
 	said := describe(t)
 	if t.Err != nil {
 		c.l.d.log.LogAttrs(ctx, slog.LevelWarn, "tool call failed", slog.String("tool", c.id), slog.String("error", c.l.d.safe(said+": "+t.Err.Error())))

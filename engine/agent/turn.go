@@ -169,6 +169,7 @@ func (l *loop) try(ctx context.Context, place, attempt int, c candidate, request
 		if failed, ok := errors.AsType[*ModelError](err); ok {
 			failed.Usage = failed.Usage.atLeast(sent, came)
 		}
+		traceTurn(ctx, req, attempt, turn, err)
 		return l.d.turned(ctx, turn, err, c, attempt, price, priced)
 	})
 	l.d.count(res.Tokens)
