@@ -43,6 +43,7 @@ func (s *Server) callTool(ctx context.Context, req mcp.CallToolRequest) (*mcp.Ca
 	if x.fault != nil {
 		return nil, x.fault
 	}
+	x.returned(result)
 	return result, nil
 }
 
@@ -115,6 +116,7 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 		Client:         oneLine(x.caller.client.Name, 128),
 		IdempotencyKey: key,
 		Join:           key == "",
+		Trace:          engine.TraceOf(ctx),
 	})
 	if err != nil {
 		if sctx.Err() != nil {
@@ -128,6 +130,7 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 	if started.Joined {
 		slot.Joined()
 	}
+	s.started(sctx, x, &started)
 	if asTask {
 		if err := s.createTask(ctx, x, w, &started); err != nil {
 			return s.unexpected("make a task", started.Run, err)

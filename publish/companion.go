@@ -109,6 +109,7 @@ func (s *Server) ownRun(ctx context.Context, x *exchange, id string) (*engine.Ru
 	if err != nil {
 		return nil, s.unexpected("read a run", "", err)
 	}
+	x.about(r)
 	return r, nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/publish/access"
@@ -41,6 +42,7 @@ type exchange struct {
 	instead   json.RawMessage  // the result to answer with, instead of what the handler returns
 	delivered func()           // to call once the answer reached the client
 	lost      func()           // to call when it could not
+	span      trace.Span       // nil where it is not traced
 }
 
 type exchangeKey struct{}
@@ -61,6 +63,8 @@ func (s *Server) Answer(ctx context.Context, req *transport.Request) (reply tran
 		}
 	}()
 	x := &exchange{request: req, caller: callerOf(req), table: s.table.Load()}
+	ctx, end := s.traceCall(ctx, x)
+	defer func() { end(reply) }()
 	if x.retries() {
 		return s.retry(ctx, x)
 	}

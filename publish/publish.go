@@ -15,6 +15,7 @@ import (
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/gates"
@@ -82,6 +83,7 @@ type Options struct {
 	Heartbeat time.Duration // between progress notifications of a quiet run; 0 means 15 s
 	PageSize  int           // tools per page of tools/list; 0 means 250
 	Version   string        // of this binary, for serverInfo
+	Tracer    trace.Tracer  // makes the spans of calls; nil makes none
 
 	Limits access.Limits // of the calls that start runs
 

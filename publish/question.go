@@ -127,6 +127,7 @@ func (s *Server) retry(ctx context.Context, x *exchange) transport.Reply {
 	if x.fault != nil {
 		return transport.Reply{Error: x.fault}
 	}
+	x.returned(result)
 	if result.ResultType == "" {
 		result.ResultType = mcp.ResultTypeComplete
 	}
@@ -160,6 +161,7 @@ func (s *Server) retried(ctx context.Context, x *exchange) *mcp.CallToolResult {
 	if err != nil {
 		return s.unexpected("read a run", state.Run, err)
 	}
+	x.about(r)
 	w := &wait{
 		server: s, x: x, workflow: x.table.published(r.Project, r.Workflow), run: r.ID, late: true,
 		progress: newProgress(x, len(r.Nodes)), limit: s.handoverAt(x, received), state: state,

@@ -215,6 +215,7 @@ func (s *Server) task(ctx context.Context, x *exchange) transport.Reply {
 	}
 	var answer any = &taskView{}
 	if err == nil {
+		x.about(r)
 		answer, err = s.taskAnswer(ctx, x, r)
 	}
 	var body json.RawMessage
