@@ -171,19 +171,21 @@ func withStatus(err error, out outcome) error {
 
 // request sends a request with what its revision wants every request to say.
 func (s *session) request(ctx context.Context, method string, params map[string]json.RawMessage, header map[string]string) (outcome, error) {
+	meta := traced(ctx)
 	if s.modern {
-		meta, err := json.Marshal(map[string]any{
-			mcp.MetaKeyProtocolVersion:    s.version,
-			mcp.MetaKeyClientCapabilities: struct{}{},
-			mcp.MetaKeyClientInfo:         s.client,
-		})
+		meta[mcp.MetaKeyProtocolVersion] = s.version
+		meta[mcp.MetaKeyClientCapabilities] = struct{}{}
+		meta[mcp.MetaKeyClientInfo] = s.client
+	}
+	if len(meta) > 0 {
+		raw, err := json.Marshal(meta)
 		if err != nil {
 			return outcome{}, err
 		}
 		if params == nil {
 			params = make(map[string]json.RawMessage, 1)
 		}
-		params["_meta"] = meta
+		params["_meta"] = raw
 	}
 	var raw json.RawMessage
 	if params != nil {
