@@ -90,10 +90,11 @@ type bearer struct {
 	client *http.Client
 }
 
-// send calls a tool; the caller closes the answer's body.
-func (b bearer) send(ctx context.Context, method, name, params string) *http.Response {
+// send calls a tool; meta are further members of _meta, with a comma after each. The
+// caller closes the answer's body.
+func (b bearer) send(ctx context.Context, method, name, params string, meta ...string) *http.Response {
 	b.t.Helper()
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"probe","version":"0"},"io.modelcontextprotocol/clientCapabilities":{}}}}`, method, params)
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s"_meta":{%s"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"probe","version":"0"},"io.modelcontextprotocol/clientCapabilities":{}}}}`, method, params, strings.Join(meta, ""))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url, strings.NewReader(body))
 	if err != nil {
 		b.t.Fatal(err)

@@ -22,7 +22,7 @@ func forbidden() []string {
 		"serve.transport = 'stdio'", "serve.listen = 'a'", "serve.close_grace = '1m'", "serve.join_window = '1m'",
 		"serve.session_idle = '1m'", "serve.tasks = 'never'", "serve.public_url = 'https://h.example'", "serve.tls_cert = 'a'",
 		"serve.tls_key = 'a'", "serve.behind_proxy = true", "serve.allow_origins = []", "serve.allow_hosts = []",
-		"serve.metrics_listen = 'a'", "serve.workspace_id = 'a'", "serve.limits.runs = 1", "gates.key_file = 'a'",
+		"serve.metrics_listen = 'a'", "serve.trace_endpoint = 'a'", "serve.workspace_id = 'a'", "serve.limits.runs = 1", "gates.key_file = 'a'",
 		"serve.limits.calls_per_minute = 1", "serve.limits.concurrent = 1", "serve.limits.cost_per_day_microcents = 1",
 		"runs.keep = '1d'", "providers.openai.base_url = 'https://h.example'", "providers.anthropic.allow_local_endpoint = true",
 		"providers.gemini.base_url = 'https://h.example'", "providers.deepseek.base_url = 'https://h.example'",

@@ -103,6 +103,7 @@ type site struct {
 	spawning spawning
 	agents   *agents                        // of a process that executes runs
 	metrics  *metrics                       // nil counts nothing
+	tracer   *tracer                        // nil traces nothing
 	store    *atomic.Pointer[engine.Engine] // once it is open, of a process that executes runs
 }
 

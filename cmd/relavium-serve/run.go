@@ -20,6 +20,7 @@ type runFlags struct {
 	resume  string
 	allow   []string
 	asJSON  bool
+	trace   string
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -40,6 +41,11 @@ func (a *app) runCommand() *cobra.Command {
 			if err := a.spawns(at, flags.allow, flags.asJSON); err != nil {
 				return err
 			}
+			untraced, err := a.traceTo(cmd.Context(), at, flags.trace)
+			if err != nil {
+				return err
+			}
+			defer untraced()
 			switch {
 			case (len(args) == 1) == (flags.resume != ""):
 				return invalid("relavium-serve run --help", "run needs either a workflow or --resume RUN")
@@ -55,6 +61,7 @@ func (a *app) runCommand() *cobra.Command {
 	cmd.Flags().StringVar(&flags.resume, "resume", "", "continue this run, or follow it where it is executed")
 	cmd.Flags().BoolVar(&flags.asJSON, "json", false, "print the events as NDJSON, the terminal one last")
 	cmd.Flags().StringArrayVar(&flags.allow, "allow-mcp-stdio", nil, "let agents start the MCP server program with this consent digest, in this process (repeatable)")
+	cmd.Flags().StringVar(&flags.trace, traceFlag, "", traceHelp)
 	workflowFlag(cmd, &flags.folders)
 	return cmd
 }
@@ -73,7 +80,9 @@ func (a *app) startRun(ctx context.Context, at *site, name string, flags *runFla
 	if err != nil {
 		return err
 	}
-	started, err := eng.Start(ctx, engine.StartRequest{
+	called, end := at.tracer.command(ctx, "run "+loaded.Workflow.ID, loaded.Workflow.ID)
+	defer end()
+	started, err := eng.Start(called, engine.StartRequest{
 		Workflow:  loaded.Workflow,
 		Project:   project,
 		Principal: engine.Local,
@@ -81,6 +90,7 @@ func (a *app) startRun(ctx context.Context, at *site, name string, flags *runFla
 		Variables: at.Variables,
 		Source:    "cli",
 		Client:    "relavium-serve run",
+		Trace:     engine.TraceOf(called),
 	})
 	if refused, ok := errors.AsType[*engine.RunError](err); ok { // before there was a run
 		err = &fault{code: exitFault, err: refused}

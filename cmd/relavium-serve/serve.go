@@ -40,6 +40,7 @@ type serveFlags struct {
 	noRunTools bool
 	allow      []string
 	metrics    string
+	trace      string
 	http       httpFlags
 }
 
@@ -75,6 +76,7 @@ func (a *app) serveCommand() *cobra.Command {
 	flags.http.add(cmd)
 	f.StringArrayVar(&flags.allow, "allow-mcp-stdio", nil, "let agents start the MCP server program with this consent digest, in this process (repeatable)")
 	f.StringVar(&flags.metrics, "metrics-listen", "", "answer GET /metrics for Prometheus on this address, such as 127.0.0.1:9464")
+	f.StringVar(&flags.trace, traceFlag, "", traceHelp)
 	f.BoolVar(&flags.noRunTools, "no-run-tools", false, "leave out the relavium_run_* tools")
 	for _, name := range unbuiltFlags() {
 		f.StringArray(name, nil, "not part of this build")
@@ -86,7 +88,7 @@ func (a *app) serveCommand() *cobra.Command {
 // unbuiltFlags are the flags of serve whose features are not part of this build.
 func unbuiltFlags() []string {
 	return []string{
-		"database", "trace-endpoint",
+		"database",
 	}
 }
 
@@ -142,6 +144,11 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 		return err
 	}
 	defer unmeasured()
+	untraced, err := a.traceTo(ctx, at, flags.trace)
+	if err != nil {
+		return err
+	}
+	defer untraced()
 	files := a.lookAt(at, flags.folders) // what changes from here on is reloaded
 	opened := make(chan openedStore, 1)
 	go func() {
@@ -193,7 +200,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	if isTerminal(a.stdin) {
 		at.log.InfoContext(ctx, "an MCP client is expected on the standard input; Ctrl-D ends the server")
 	}
-	err = server.Serve(ctx, a.stdin, a.stdout)
+	err = server.Serve(ctx, at.tracer.input(a.stdin), a.stdout)
 	if ctx.Err() != nil {
 		return closeStore(ctx, store.eng, err)
 	}
@@ -343,5 +350,6 @@ func (a *app) publishing(ctx context.Context, at *site, eng *engine.Engine, list
 		Tasks:      *at.Serve.Tasks,
 		Keep:       atLeast(at.Runs.Keep.value(30 * 24 * time.Hour)),
 		StopGrace:  stopGrace,
+		Tracer:     at.tracer.spans(),
 	}
 }

@@ -47,6 +47,7 @@ type serveSettings struct {
 	AllowOrigins  []string                    `toml:"allow_origins"`
 	AllowHosts    []string                    `toml:"allow_hosts"`
 	MetricsListen *string                     `toml:"metrics_listen"`
+	TraceEndpoint *string                     `toml:"trace_endpoint"`
 	WorkspaceID   *string                     `toml:"workspace_id"`
 	Handover      map[string]duration         `toml:"handover"`
 	Workflow      map[string]workflowSettings `toml:"workflow"`

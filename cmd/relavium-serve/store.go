@@ -49,6 +49,7 @@ func (a *app) openStore(ctx context.Context, at *site, executor bool, projects .
 		if at.metrics != nil {
 			opt.Observe = at.metrics.observe
 		}
+		opt.Tracer = at.tracer.spans()
 		at.agents = g
 	}
 	eng, err := engine.Open(ctx, opt)
