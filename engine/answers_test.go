@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 )
 
 // TestTwoAnswersAtOnce decides a thousand gates twice at the same instant, one way and
@@ -18,7 +19,7 @@ func TestTwoAnswersAtOnce(t *testing.T) {
 	if testing.Short() {
 		rounds = 50
 	}
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	req := request(t, parse(t, gateFragment), `{}`)
 	var wg sync.WaitGroup
 	for worker := range 4 {
@@ -70,7 +71,7 @@ func twoAnswers(t *testing.T, e *engine.Engine, req engine.StartRequest) error {
 // or the time-out decided, and whoever was told so did.
 func TestAnswerAtTheTimeout(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	w := parse(t, `
 		nodes:
 		  - {id: in, type: input}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 )
 
 const servedAgent = `
@@ -36,7 +37,7 @@ func TestAttend(t *testing.T) {
 		log = append(log, what)
 	}
 	ended := make(chan struct{})
-	e := open(t, storePath(t), func(o *engine.Options) {
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) {
 		o.Attend = func(_ context.Context, a engine.Attendance) (func(bool), error) {
 			say("attend " + a.Agents[0].ID)
 			return func(over bool) { say(map[bool]string{true: "end", false: "leave"}[over]) }, nil
@@ -66,7 +67,7 @@ func TestAttendRefused(t *testing.T) {
 	refusal := &engine.RunError{Code: engine.CodeToolUnavailable, Message: "MCP server s: gone"}
 	var mu sync.Mutex
 	up := false
-	e := open(t, storePath(t), func(o *engine.Options) {
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) {
 		o.Attend = func(context.Context, engine.Attendance) (func(bool), error) {
 			mu.Lock()
 			defer mu.Unlock()

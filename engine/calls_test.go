@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 )
 
 func TestCancel(t *testing.T) {
@@ -17,7 +18,7 @@ func TestCancel(t *testing.T) {
 	for _, from := range []string{"this process", "another process"} {
 		t.Run(from, func(t *testing.T) {
 			t.Parallel()
-			path := storePath(t)
+			path := durabletest.Place(t, t.TempDir())
 			b := newBlocking()
 			e := open(t, path, func(o *engine.Options) { o.Agent = b })
 			by := e
@@ -62,7 +63,7 @@ func TestCancel(t *testing.T) {
 func TestCancelWinsOverFailure(t *testing.T) {
 	t.Parallel()
 	begun := make(chan string, 1)
-	e := open(t, storePath(t), func(o *engine.Options) {
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) {
 		o.Agent = agentFunc(func(ctx context.Context, call engine.AgentCall) (engine.AgentResult, error) {
 			begun <- call.Run
 			<-ctx.Done()
@@ -85,7 +86,7 @@ func TestCancelWinsOverFailure(t *testing.T) {
 func TestAttachmentCancelSparesOtherCalls(t *testing.T) {
 	t.Parallel()
 	b := newBlocking()
-	e := open(t, storePath(t), func(o *engine.Options) { o.Agent = b })
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent = b })
 	req := request(t, parse(t, slowFragment), `{}`)
 	req.IdempotencyKey = "k"
 	started, err := e.Start(t.Context(), req)
@@ -114,7 +115,7 @@ func TestAttachmentCancelSparesOtherCalls(t *testing.T) {
 
 func TestIdempotencyKey(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	w := parse(t, `
 		inputs: [{name: bird, type: string}]`+pureCase)
 	req := request(t, w, `{"bird":"tern"}`)
@@ -155,7 +156,7 @@ func TestIdempotencyKey(t *testing.T) {
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	b := newBlocking()
-	e := open(t, storePath(t), func(o *engine.Options) { o.Agent = b })
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent = b })
 	w := parse(t, `
 		inputs: [{name: bird, type: string}]
 		`+slowFragment)
@@ -217,7 +218,7 @@ func TestJoin(t *testing.T) {
 func TestOrphan(t *testing.T) {
 	t.Parallel()
 	b := newBlocking()
-	e := open(t, storePath(t), func(o *engine.Options) { o.Agent, o.OrphanGrace = b, 1500*time.Millisecond })
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent, o.OrphanGrace = b, 1500*time.Millisecond })
 	w := parse(t, slowFragment)
 	runs := make(map[string]string)
 	for _, reason := range []string{engine.DetachDrop, ""} {
@@ -250,7 +251,7 @@ func TestOrphan(t *testing.T) {
 
 func TestConcurrentDecisions(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	run, gates := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
 	var won, lost atomic.Int64
 	var wg sync.WaitGroup
@@ -289,7 +290,7 @@ func TestConcurrentDecisions(t *testing.T) {
 func TestGateBesideARunningBranch(t *testing.T) {
 	t.Parallel()
 	b := newBlocking()
-	e := open(t, storePath(t), func(o *engine.Options) { o.Agent = b })
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent = b })
 	w := parse(t, agents+`
 		nodes:
 		  - {id: in, type: input}
@@ -330,7 +331,7 @@ func TestGateBesideARunningBranch(t *testing.T) {
 // TestPrincipals keeps one principal's runs from another.
 func TestPrincipals(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	run := last(finish(t, e, request(t, parse(t, pureCase), `{}`))).Run
 	if _, err := e.Run(t.Context(), run, "token:other"); !errors.Is(err, engine.ErrRunNotFound) {
 		t.Errorf("Run for another principal: %v, want ErrRunNotFound", err)
@@ -347,7 +348,7 @@ func TestPrincipals(t *testing.T) {
 // while the segment that opened it is about to close.
 func TestDecisionsRaceWithTheEndOfTheSegment(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	w := parse(t, gateFragment)
 	req := request(t, w, `{}`)
 	var wg sync.WaitGroup
@@ -393,7 +394,7 @@ func TestDecisionsRaceWithTheEndOfTheSegment(t *testing.T) {
 // no call waits for it, in whichever process.
 func TestCancelSparesCallsOfOtherProcesses(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	a, b := open(t, path, nil), open(t, path, nil)
 	run, gates := untilPaused(t, a, request(t, parse(t, gateFragment), `{}`))
 	one, err := a.Attach(t.Context(), run, engine.Local)
@@ -419,7 +420,7 @@ func TestCancelSparesCallsOfOtherProcesses(t *testing.T) {
 // TestCloseWithoutGrace cancels at once what its caller closed, at a gate too.
 func TestCloseWithoutGrace(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), func(o *engine.Options) { o.CloseGrace = -1 })
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.CloseGrace = -1 })
 	run, _ := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
 	a, err := e.Attach(t.Context(), run, engine.Local)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 )
 
 // agents is the shorthand of the format cases for one inline agent.
@@ -18,7 +19,7 @@ const agents = `agents: [{id: wader, provider: anthropic, model: m-1, system_pro
 // TestFormatCases runs the behaviour half of the format cases; numbers are theirs.
 func TestFormatCases(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	for _, c := range []struct {
 		name, fragment, args string
 		outputs              string // of a completed run
@@ -321,7 +322,7 @@ func TestRejoinAfterGate(t *testing.T) {
 	for decision, want := range map[string]string{engine.Approved: `{"out":"D=approved"}`, engine.Rejected: `{"out":"D=rejected"}`} {
 		t.Run(decision, func(t *testing.T) {
 			t.Parallel()
-			e := open(t, storePath(t), nil)
+			e := open(t, durabletest.Place(t, t.TempDir()), nil)
 			run, gates := untilPaused(t, e, request(t, parse(t, rejoin(true)), `{}`))
 			if _, err := e.Decide(t.Context(), gates[0], engine.Decision{Decision: decision, By: "local", Via: engine.ViaConsole}); err != nil {
 				t.Fatal(err)
@@ -359,7 +360,7 @@ func untilPaused(t *testing.T, e *engine.Engine, req engine.StartRequest) (strin
 // TestTwoGates is format case 36 c: both gates wait together, each is decided alone.
 func TestTwoGates(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	w := parse(t, `
 		nodes:
 		  - {id: in, type: input}
@@ -402,7 +403,7 @@ func TestGateTimeout(t *testing.T) {
 	for action, want := range map[string]string{"approve": engine.RunCompleted, "reject": engine.RunFailed} {
 		t.Run(action, func(t *testing.T) {
 			t.Parallel()
-			e := open(t, storePath(t), nil)
+			e := open(t, durabletest.Place(t, t.TempDir()), nil)
 			w := parse(t, `
 				nodes:
 				  - {id: in, type: input}
@@ -428,7 +429,7 @@ func TestGateTimeout(t *testing.T) {
 // TestRunDeadline ends a waiting run at its timeout_ms, the gate's own time unspent.
 func TestRunDeadline(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	w := parse(t, `
 		timeout_ms: 300
 		nodes:
@@ -453,7 +454,7 @@ func TestRunDeadline(t *testing.T) {
 // TestValuesThatHaveNoPortableForm: what settles can be read by everybody later.
 func TestValuesThatHaveNoPortableForm(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	for expression, want := range map[string]string{
 		`"\\ud800"`:                "",
 		`"a\\udc00b"`:              "",

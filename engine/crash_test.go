@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 	"github.com/relavium/relavium-serve/workflows"
 )
 
@@ -116,8 +117,12 @@ func child(ctx context.Context, dir, point string) error {
 		return err
 	}
 	j := &journal{file: file, point: point}
+	place, err := durabletest.In(ctx, dir)
+	if err != nil {
+		return err
+	}
 	e, err := engine.Open(ctx, engine.Options{
-		Path: filepath.Join(dir, "serve.db"), Executor: true, Projects: []string{project}, Agent: j, Logger: discard(),
+		Lease: lease, Path: place, Executor: true, Projects: []string{project}, Agent: j, Logger: discard(),
 	})
 	if err != nil {
 		return err
@@ -294,7 +299,7 @@ func wantEffects(t *testing.T, dir string) map[string]int {
 	}
 	for _, node := range []string{"a", "b", "c"} {
 		var recorded int
-		if err := openSQL(t, filepath.Join(dir, "serve.db")).QueryRowContext(t.Context(),
+		if err := durabletest.Open(t, durabletest.Place(t, dir)).QueryRowContext(t.Context(),
 			`select count(*) from operation_outputs where function_name=? and output like '{"s":"done"%'`, node).Scan(&recorded); err != nil {
 			t.Fatal(err)
 		}
@@ -322,7 +327,7 @@ func effects(t *testing.T, dir string) []string {
 // are numbered without gap, and what an effect or gate says is said once.
 func checkStored(t *testing.T, dir string, want int) {
 	t.Helper()
-	e := open(t, filepath.Join(dir, "serve.db"), func(o *engine.Options) { o.Executor = false })
+	e := open(t, durabletest.Place(t, dir), func(o *engine.Options) { o.Executor = false })
 	runs, err := e.Runs(t.Context(), engine.RunFilter{})
 	if err != nil || len(runs) != want {
 		t.Fatalf("Runs = %d runs, %v, want %d", len(runs), err, want)

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 	"github.com/relavium/relavium-serve/workflows"
 )
 
@@ -56,8 +57,12 @@ func effectChild(ctx context.Context, dir, point string) error {
 	}
 	answer, _ := strings.CutPrefix(point, "answer ") // at an outcome_unknown gate
 	j := &effectJournal{journal{file: file, point: point}}
+	place, err := durabletest.In(ctx, dir)
+	if err != nil {
+		return err
+	}
 	e, err := engine.Open(ctx, engine.Options{
-		Path: filepath.Join(dir, "serve.db"), Executor: true, Projects: []string{project}, Agent: j, Logger: discard(),
+		Lease: lease, Path: place, Executor: true, Projects: []string{project}, Agent: j, Logger: discard(),
 	})
 	if err != nil {
 		return err
@@ -197,7 +202,7 @@ func killInsideAgent(t *testing.T, point string, n int, answer string) {
 // checkNumbers reads the events of the one run as another process does.
 func checkNumbers(t *testing.T, dir string) {
 	t.Helper()
-	e := open(t, filepath.Join(dir, "serve.db"), func(o *engine.Options) { o.Executor = false })
+	e := open(t, durabletest.Place(t, dir), func(o *engine.Options) { o.Executor = false })
 	runs, err := e.Runs(t.Context(), engine.RunFilter{})
 	if err != nil || len(runs) != 1 {
 		t.Fatalf("Runs = %d runs, %v, want 1", len(runs), err)

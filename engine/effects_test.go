@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 )
 
 const oneAgent = `
@@ -89,7 +90,7 @@ func tool(n int) engine.Effect {
 func TestEffectsInOrderAndCost(t *testing.T) {
 	t.Parallel()
 	s := &script{effects: []engine.Effect{turn(0, 0), tool(1), turn(2, 0)}, cost: 7}
-	e := open(t, storePath(t), func(o *engine.Options) { o.Agent = s })
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent = s })
 	events := finish(t, e, request(t, parse(t, fmt.Sprintf(oneAgent, "", "")), `{}`))
 	want := "run:started, node:started in, node:completed in, node:started dig, agent:token dig, cost:updated dig, agent:tool_call dig, cost:updated dig, " +
 		"agent:token dig, cost:updated dig, node:completed dig, node:started out, node:completed out, run:completed"
@@ -170,7 +171,7 @@ func TestBudget(t *testing.T) {
 		t.Run(test.exceed+" "+test.decision, func(t *testing.T) {
 			t.Parallel()
 			s := &script{effects: []engine.Effect{turn(0, 50), turn(1, 50), turn(2, 50)}, cost: 60}
-			e := open(t, storePath(t), func(o *engine.Options) { o.Agent = s })
+			e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent = s })
 			w := parse(t, fmt.Sprintf(oneAgent, "", "budget: {max_cost_microcents: 100, on_exceed: "+test.exceed+"}"))
 			started, err := e.Start(t.Context(), request(t, w, `{}`))
 			if err != nil {
@@ -215,7 +216,7 @@ func TestCostsDoNotWrap(t *testing.T) {
 		t.Run(exceed, func(t *testing.T) {
 			t.Parallel()
 			s := &script{effects: []engine.Effect{turn(0, 50), turn(1, math.MaxInt64), turn(2, 50), turn(3, 50)}, cost: math.MaxInt64}
-			e := open(t, storePath(t), func(o *engine.Options) { o.Agent = s })
+			e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent = s })
 			w := parse(t, fmt.Sprintf(oneAgent, "", "budget: {max_cost_microcents: 100, on_exceed: "+exceed+"}"))
 			events := finish(t, e, request(t, w, `{}`))
 			code := ""
@@ -269,7 +270,7 @@ func TestApprovalIsOfOneCall(t *testing.T) {
 		}
 		return engine.AgentResult{}, overloaded
 	})
-	e := open(t, storePath(t), func(o *engine.Options) { o.Agent = agent })
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent = agent })
 	w := parse(t, fmt.Sprintf(oneAgent, "", "budget: {max_cost_microcents: 10, on_exceed: pause_for_approval}"))
 	started, err := e.Start(t.Context(), request(t, w, `{}`))
 	if err != nil {
@@ -321,7 +322,7 @@ func TestReservationsOfParallelCallsDoNotPassTogether(t *testing.T) {
 		}
 		return engine.AgentResult{Output: json.RawMessage("1")}, failed
 	})
-	e := open(t, storePath(t), func(o *engine.Options) { o.Agent = agent })
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent = agent })
 	w := parse(t, fmt.Sprintf(oneAgent, "", "budget: {max_cost_microcents: 100, on_exceed: fail}"))
 	events := finish(t, e, request(t, w, `{}`))
 	count := 0
@@ -365,7 +366,7 @@ func TestNodeRetryStopsAtWhatMayNotBeRepeated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := &script{effects: test.effects, fail: test.fail}
-			e := open(t, storePath(t), func(o *engine.Options) { o.Agent = s })
+			e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent = s })
 			events := finish(t, e, request(t, parse(t, fmt.Sprintf(oneAgent, retry, "")), `{}`))
 			if got := s.keys(); !slices.Equal(got, test.want) {
 				t.Errorf("performed %v, want %v", got, test.want)
@@ -402,7 +403,7 @@ func TestApprovalCoversOneCommit(t *testing.T) {
 		}
 		return engine.AgentResult{Output: json.RawMessage(`"committed"`)}, err
 	})
-	e := open(t, storePath(t), func(o *engine.Options) { o.Agent = agent })
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent = agent })
 	started, err := e.Start(t.Context(), request(t, w, `{}`))
 	if err != nil {
 		t.Fatal(err)
@@ -434,7 +435,7 @@ func TestDifferentRequestAtTheSamePlace(t *testing.T) {
 		_, err = call.Do(ctx, other, ok)
 		return engine.AgentResult{}, err
 	})
-	e := open(t, storePath(t), func(o *engine.Options) { o.Agent, o.Logger = agent, discard() })
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent, o.Logger = agent, discard() })
 	events := finish(t, e, request(t, parse(t, fmt.Sprintf(oneAgent, "", "")), `{}`))
 	if f := last(events).Error; f == nil || f.Code != engine.CodeInternal || f.CorrelationID == "" {
 		t.Errorf("error %+v, want internal with a correlation id", f)
@@ -463,7 +464,7 @@ func TestLongStream(t *testing.T) {
 		}
 		return engine.AgentResult{Output: json.RawMessage("1")}, nil
 	})
-	e = open(t, storePath(t), func(o *engine.Options) { o.Agent = agent })
+	e = open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent = agent })
 	started, err := e.Start(t.Context(), request(t, parse(t, fmt.Sprintf(oneAgent, "", "")), `{}`))
 	if err != nil {
 		t.Fatal(err)

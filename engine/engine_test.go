@@ -7,12 +7,12 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 	"github.com/relavium/relavium-serve/workflows"
 )
 
@@ -33,11 +33,14 @@ func echo(_ context.Context, call engine.AgentCall) (engine.AgentResult, error) 
 
 const project = "p-test"
 
+// lease is short, so that a test of a death does not wait long.
+const lease = 4 * time.Second
+
 // open opens an engine on path that the test closes.
 func open(t *testing.T, path string, change func(*engine.Options)) *engine.Engine {
 	t.Helper()
 	opt := engine.Options{
-		Path: path, Executor: true, Projects: []string{project}, Agent: agentFunc(echo),
+		Lease: lease, Path: path, Executor: true, Projects: []string{project}, Agent: agentFunc(echo),
 		Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
 	if change != nil {
@@ -60,11 +63,6 @@ type testWriter struct{ t *testing.T }
 func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Logf("%s", strings.TrimRight(string(p), "\n"))
 	return len(p), nil
-}
-
-func storePath(t *testing.T) string {
-	t.Helper()
-	return filepath.Join(t.TempDir(), "serve.db")
 }
 
 // parse wraps a fragment in the envelope of the format cases.
@@ -145,7 +143,7 @@ func brief(events []engine.Event) string {
 
 func TestPureRun(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	w := parse(t, `
 		inputs: [{name: bird, type: string, required: true}]
 		nodes:
@@ -178,7 +176,7 @@ func TestPureRun(t *testing.T) {
 
 func TestGateDecidedWhileTheCallWaits(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	w := parse(t, `
 		nodes:
 		  - {id: in, type: input}
@@ -230,7 +228,7 @@ func TestGateDecidedWhileTheCallWaits(t *testing.T) {
 
 func TestAgentNodes(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	w := parse(t, `
 		agents: [{id: wader, provider: anthropic, model: m-1, system_prompt: 'Be brief.'}]
 		max_parallel: 1

@@ -2,22 +2,23 @@ package engine_test
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/durable"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 	"github.com/relavium/relavium-serve/workflows"
 )
 
 func TestRetention(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	first := open(t, path, nil)
 	done := last(finish(t, first, request(t, parse(t, pureCase), `{}`))).Run
 	waiting, _ := untilPaused(t, first, request(t, parse(t, gateFragment), `{}`))
@@ -32,7 +33,7 @@ func TestRetention(t *testing.T) {
 	if _, err := later.Run(t.Context(), waiting, ""); err != nil {
 		t.Errorf("the unfinished run: %v", err)
 	}
-	db := openSQL(t, path)
+	db := durabletest.Open(t, path)
 	for table, want := range map[string]int{"definitions": 1, "workflow_status": 1} {
 		// They follow the runs, in transactions of their own.
 		eventually(t, fmt.Sprintf("%s holds %d rows", table, want), func() bool {
@@ -45,23 +46,13 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-func openSQL(t *testing.T, path string) *sql.DB {
-	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.ToSlash(path)+"?_pragma=busy_timeout(5000)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	return db
-}
-
 func TestNewerSchemaIsRefused(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	if err := open(t, path, nil).Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openSQL(t, path).ExecContext(t.Context(), `update meta set schema=99`); err != nil {
+	if _, err := durabletest.Open(t, path).ExecContext(t.Context(), `update meta set schema=99`); err != nil {
 		t.Fatal(err)
 	}
 	_, err := engine.Open(t.Context(), engine.Options{Path: path, Logger: discard()})
@@ -74,9 +65,9 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 // shows why; it never fails for that.
 func TestOtherEngineVersionIsBlocked(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	run := endInsideAnEffect(t, path)
-	if _, err := openSQL(t, path).ExecContext(t.Context(), `update workflow_status set application_version='wf-0'`); err != nil {
+	if _, err := durabletest.Open(t, path).ExecContext(t.Context(), `update workflow_status set application_version='wf-0'`); err != nil {
 		t.Fatal(err)
 	}
 	second := open(t, path, nil)
@@ -87,16 +78,16 @@ func TestOtherEngineVersionIsBlocked(t *testing.T) {
 // before it could begin it, though nothing else ever happens in the store.
 func TestRunWhoseMakerDied(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	first := open(t, path, nil)
 	run := last(finish(t, first, request(t, parse(t, pureCase), `{}`))).Run
 	if err := first.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	// What such a process leaves: the row, and nothing of its segment.
-	db := openSQL(t, path)
+	db := durabletest.Open(t, path)
 	for _, query := range []string{
-		`update runs set state='running', ended=null, outputs=null, last_event=-1, created=unixepoch('subsec')*1000`,
+		`update runs set state='running', ended=null, outputs=null, last_event=-1, created=` + strconv.FormatInt(time.Now().UnixMilli(), 10),
 		`delete from events`, `delete from workflow_status`,
 	} {
 		if _, err := db.ExecContext(t.Context(), query); err != nil {
@@ -112,7 +103,7 @@ func TestRunWhoseMakerDied(t *testing.T) {
 // TestPanicInTheAgentRoom fails the node as internal; the process lives.
 func TestPanicInTheAgentRoom(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), func(o *engine.Options) {
+	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) {
 		o.Agent = agentFunc(func(context.Context, engine.AgentCall) (engine.AgentResult, error) { panic("secret detail") })
 	})
 	end := last(finish(t, e, request(t, parse(t, slowFragment), `{}`)))
@@ -128,7 +119,7 @@ func TestPanicInTheAgentRoom(t *testing.T) {
 // read, and lets it go on in one that can.
 func TestUnreadableDefinitionIsBlocked(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	first := open(t, path, nil)
 	run, gates := untilPaused(t, first, request(t, parse(t, gateFragment), `{}`))
 	if err := first.Close(t.Context()); err != nil {
@@ -154,7 +145,7 @@ func TestUnreadableDefinitionIsBlocked(t *testing.T) {
 // and then mends the store: the run ends as if nothing had happened.
 func TestStoreThatFailsForAWhile(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	b := newBlocking()
 	e := open(t, path, func(o *engine.Options) { o.Agent = b })
 	s, err := e.Start(t.Context(), request(t, parse(t, agents+`
@@ -168,8 +159,12 @@ func TestStoreThatFailsForAWhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-b.begun
-	db := openSQL(t, path)
-	if _, err := db.ExecContext(t.Context(), `create trigger broken before insert on events begin select raise(abort, 'broken'); end`); err != nil {
+	db := durabletest.Open(t, path)
+	breaks, mends := `create trigger broken before insert on events begin select raise(abort, 'broken'); end`, `drop trigger broken`
+	if durable.Remote(path) {
+		breaks, mends = `alter table events add constraint broken check(n<0) not valid`, `alter table events drop constraint broken`
+	}
+	if _, err := db.ExecContext(t.Context(), breaks); err != nil {
 		t.Fatal(err)
 	}
 	close(b.release)
@@ -177,7 +172,7 @@ func TestStoreThatFailsForAWhile(t *testing.T) {
 	if r, err := e.Run(t.Context(), s.Run, ""); err != nil || r.State != engine.Running {
 		t.Errorf("while the store fails the run is %v, %v, want running", r, err)
 	}
-	if _, err := db.ExecContext(t.Context(), `drop trigger broken`); err != nil {
+	if _, err := db.ExecContext(t.Context(), mends); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := string(last(follow(t, e, s.Run)).Outputs), `{"out":"two"}`; got != want {
@@ -207,10 +202,10 @@ func blocked(t *testing.T, e *engine.Engine, run string) bool {
 // nobody from ending the run here.
 func TestUnreadableDefinitionCanBeShownAndCancelled(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	e := open(t, path, nil)
 	run, _ := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
-	if _, err := openSQL(t, path).ExecContext(t.Context(), `update definitions set json='{broken'`); err != nil {
+	if _, err := durabletest.Open(t, path).ExecContext(t.Context(), `update definitions set json='{broken'`); err != nil {
 		t.Fatal(err)
 	}
 	cli := open(t, path, onlyLook)
@@ -230,8 +225,8 @@ func TestUnreadableDefinitionCanBeShownAndCancelled(t *testing.T) {
 // comes to its gate: the run does not wait for a person any more.
 func TestCancelThatNobodyHeard(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
-	db := openSQL(t, path)
+	path := durabletest.Place(t, t.TempDir())
+	db := durabletest.Open(t, path)
 	agent := agentFunc(func(ctx context.Context, call engine.AgentCall) (engine.AgentResult, error) {
 		_, err := db.ExecContext(ctx, `update runs set cancel_by='somebody', cancel_reason='' where id=?`, call.Run)
 		return engine.AgentResult{Output: json.RawMessage(`"x"`)}, err

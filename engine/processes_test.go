@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 )
 
 const gateFragment = `
@@ -55,7 +56,7 @@ func onlyLook(o *engine.Options) { o.Executor = false }
 // the command line does: the executor goes on by itself.
 func TestDecisionByAnotherProcess(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	e := open(t, path, nil)
 	run, gates := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
 	cli := open(t, path, onlyLook)
@@ -78,7 +79,7 @@ func TestDecisionByAnotherProcess(t *testing.T) {
 // while nobody lives.
 func TestParkedRunGoesOnAtNextStart(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	first := open(t, path, nil)
 	run, gates := untilPaused(t, first, request(t, parse(t, gateFragment), `{}`))
 	if err := first.Close(t.Context()); err != nil {
@@ -121,7 +122,7 @@ func endInsideAnEffect(t *testing.T, path string) (run string) {
 // and the run ends as if nothing had happened.
 func TestShutdownInsideAnEffect(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	run := endInsideAnEffect(t, path)
 	second := open(t, path, nil)
 	said := make(map[string]int)
@@ -139,7 +140,7 @@ func TestShutdownInsideAnEffect(t *testing.T) {
 // alone, though A is dead, and A' continues them.
 func TestTwoProjectsOnOneStore(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	run := endInsideAnEffect(t, path)
 	var foreign atomic.Int64
 	other := open(t, path, func(o *engine.Options) {
@@ -174,7 +175,7 @@ const pureCase = `
 // once, whichever process began it.
 func TestTwoProcessesOfOneProject(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	var mu sync.Mutex
 	done := make(map[string]int)
 	count := agentFunc(func(ctx context.Context, call engine.AgentCall) (engine.AgentResult, error) {
@@ -222,7 +223,7 @@ func TestTwoProcessesOfOneProject(t *testing.T) {
 // time at which it fell due.
 func TestExpiryWhileNoProcessLives(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	first := open(t, path, nil)
 	w := parse(t, `
 		nodes:
@@ -249,7 +250,7 @@ func TestExpiryWhileNoProcessLives(t *testing.T) {
 // each finds its run, at a gate, in an effect, or completed with its result unheard.
 func TestRetriesJoinAfterTheServerDied(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	b := newBlocking()
 	first := open(t, path, func(o *engine.Options) { o.Agent = b })
 	gate, slow, pure := parse(t, gateFragment), parse(t, slowFragment), parse(t, pureCase)
@@ -288,7 +289,7 @@ func TestRetriesJoinAfterTheServerDied(t *testing.T) {
 // one forgets nothing of it that its own project needs.
 func TestDeadHolderIsLeftToItsProject(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	first := open(t, path, nil)
 	req := request(t, parse(t, gateFragment), `{}`)
 	s, err := first.Start(t.Context(), req)
@@ -340,7 +341,7 @@ func TestGateKeepsItsClock(t *testing.T) {
 	for _, answered := range []bool{true, false} {
 		t.Run(fmt.Sprintf("answered=%v", answered), func(t *testing.T) {
 			t.Parallel()
-			path := storePath(t)
+			path := durabletest.Place(t, t.TempDir())
 			first := open(t, path, nil)
 			w := parse(t, `
 				nodes:
@@ -381,7 +382,7 @@ func TestGateKeepsItsClock(t *testing.T) {
 // ends runs at its least (report G08): a run that waits for a person ends by nothing else.
 func TestWaitingRunsAreNotSwept(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	path := durabletest.Place(t, t.TempDir())
 	least := func(o *engine.Options) { o.OrphanGrace, o.JoinWindow, o.Keep = 1, 1, 1 }
 	e := open(t, path, least)
 	run, gates := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 )
 
 func TestNonceIsGoodOnce(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	_, gates := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
 	gate := gates[0]
 	spend := func(nonce string) int {
@@ -70,7 +71,7 @@ func TestNonceIsGoodOnce(t *testing.T) {
 
 func TestNonceIsSpentByOneOfMany(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	_, gates := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
 	if err := e.Ask(t.Context(), "once", time.Now(), gates...); err != nil {
 		t.Fatal(err)
@@ -96,7 +97,7 @@ func TestNonceIsSpentByOneOfMany(t *testing.T) {
 // and is changed by one of several who would.
 func TestShowing(t *testing.T) {
 	t.Parallel()
-	e := open(t, storePath(t), nil)
+	e := open(t, durabletest.Place(t, t.TempDir()), nil)
 	run, gates := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
 	gate := gates[0]
 	first := time.UnixMilli(1_800_000_000_000)

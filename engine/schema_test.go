@@ -5,13 +5,15 @@ import (
 	"testing"
 
 	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 )
 
 // TestOlderStore opens a store of schema 1, with a run that waits at a gate, and lets
 // the run go on.
 func TestOlderStore(t *testing.T) {
 	t.Parallel()
-	path := storePath(t)
+	durabletest.OnFile(t) // no database ever had that schema
+	path := durabletest.Place(t, t.TempDir())
 	w := parse(t, `
 		nodes:
 		  - {id: in, type: input}
@@ -22,7 +24,7 @@ func TestOlderStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db := openSQL(t, path)
+	db := durabletest.Open(t, path)
 	for _, query := range []string{string(schema), `insert into meta(schema) values(1)`} {
 		if _, err := db.ExecContext(t.Context(), query); err != nil {
 			t.Fatal(err)
@@ -51,7 +53,7 @@ func TestOlderStore(t *testing.T) {
 		t.Errorf("outputs = %s, want %s (%s)", got, want, brief(events))
 	}
 	var version int
-	if err := openSQL(t, path).QueryRowContext(t.Context(), `select schema from meta`).Scan(&version); err != nil || version != 3 {
+	if err := durabletest.Open(t, path).QueryRowContext(t.Context(), `select schema from meta`).Scan(&version); err != nil || version != 3 {
 		t.Errorf("schema %d, %v; want 3", version, err)
 	}
 }

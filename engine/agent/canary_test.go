@@ -3,6 +3,7 @@ package agent_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -21,6 +23,8 @@ import (
 
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/engine/agent"
+	"github.com/relavium/relavium-serve/engine/durable"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 	"github.com/relavium/relavium-serve/secrets"
 	"github.com/relavium/relavium-serve/workflows"
 )
@@ -134,7 +138,12 @@ func TestCanary(t *testing.T) {
 				places["file "+f.Name()] = string(raw)
 				return err
 			})
-			if err != nil || files < 2 {
+			want := 2
+			if place := durabletest.Place(t, dir); durable.Remote(place) {
+				want = 1
+				maps.Copy(places, tables(t, place))
+			}
+			if err != nil || files < want {
 				t.Errorf("%d files, %v; want the store and what was spilled", files, err)
 			}
 			for place, text := range places {
@@ -155,7 +164,7 @@ func inEngineAt(t *testing.T, dir string, opt agent.Options, w *workflows.Workfl
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	e, err := engine.Open(ctx, engine.Options{
-		Path: filepath.Join(dir, "serve.db"), Executor: true, Projects: []string{"p"}, Agent: agent.New(opt), Logger: slog.New(slog.DiscardHandler),
+		Path: durabletest.Place(t, dir), Executor: true, Projects: []string{"p"}, Agent: agent.New(opt), Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -186,4 +195,21 @@ func inEngineAt(t *testing.T, dir string, opt agent.Options, w *workflows.Workfl
 			}
 		}
 	}
+}
+
+// tables is what a database holds, as text, by table.
+func tables(t *testing.T, place string) map[string]string {
+	t.Helper()
+	db, out := durabletest.Open(t, place), make(map[string]string)
+	for _, name := range []string{"runs", "definitions", "gates", "events", "effects", "audit", "workflow_status", "operation_outputs"} {
+		var text sql.NullString
+		if err := db.QueryRowContext(t.Context(), `select string_agg(cast(x as text), ' ') from `+name+` x`).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		out["table "+name] = text.String
+	}
+	if out["table events"] == "" {
+		t.Error("no event is in the database")
+	}
+	return out
 }

@@ -3,7 +3,6 @@ package agent_test
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/engine/agent"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 	"github.com/relavium/relavium-serve/workflows"
 )
 
@@ -87,8 +87,12 @@ func child(ctx context.Context, dir, point string) error {
 	}
 	answer, _ := strings.CutPrefix(point, "answer ")
 	x := eventful()
+	place, err := durabletest.In(ctx, dir)
+	if err != nil {
+		return err
+	}
 	e, err := engine.Open(ctx, engine.Options{
-		Path: filepath.Join(dir, "serve.db"), Executor: true, Projects: []string{"p"},
+		Lease: 4 * time.Second, Path: place, Executor: true, Projects: []string{"p"},
 		Agent: &mortal{
 			Runner: agent.New(agent.Options{Models: x.models, Builtin: x.builtin}), journal: journal, point: point,
 		},
@@ -162,11 +166,7 @@ func spawn(ctx context.Context, dir, point string) (out string, killed bool, err
 // keptEffects lists the keys of what the store has, by state.
 func keptEffects(t *testing.T, dir string) (done, started []string) {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.ToSlash(filepath.Join(dir, "serve.db"))+"?_pragma=busy_timeout(5000)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = db.Close() }()
+	db := durabletest.Open(t, durabletest.Place(t, dir))
 	rows, err := db.QueryContext(t.Context(), `select run||'/'||node||'/'||dispatch||'/'||ltrim(path||'/'||n, '/'), state from effects where dispatch>0`)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,102 @@
+// Package durabletest gives tests a run store: a file each, or, where a PostgreSQL
+// server is named, a database each.
+package durabletest
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/relavium/relavium-serve/engine/durable"
+)
+
+// Variable names a PostgreSQL server, as a URL, whose user may make databases. Where it
+// is set, tests keep their runs there instead of in files.
+const Variable = "RELAVIUM_TEST_POSTGRES"
+
+// In is the run store of a folder: a file in it, or the database named after it, which
+// is made if nobody has.
+func In(ctx context.Context, dir string) (string, error) {
+	server := os.Getenv(Variable)
+	if server == "" {
+		return filepath.Join(dir, "serve.db"), nil
+	}
+	return Database(ctx, server, dir)
+}
+
+// Database makes the database of a folder on a server, if nobody has, and returns its URL.
+func Database(ctx context.Context, server, dir string) (string, error) {
+	u, err := url.Parse(server)
+	if err != nil {
+		return "", err
+	}
+	conn, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return "", err
+	}
+	name := nameOf(dir)
+	_, err = conn.Exec(ctx, "create database "+name)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P04" {
+		err = nil // it is there
+	}
+	u.Path = "/" + name
+	return u.String(), errors.Join(err, conn.Close(ctx))
+}
+
+func nameOf(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return "t_" + hex.EncodeToString(sum[:8])
+}
+
+// Place is the run store of a folder, which goes with the test.
+func Place(tb testing.TB, dir string) string {
+	tb.Helper()
+	place, err := In(context.WithoutCancel(tb.Context()), dir)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if server := os.Getenv(Variable); server != "" {
+		tb.Cleanup(func() { drop(context.WithoutCancel(tb.Context()), server, nameOf(dir)) })
+	}
+	return place
+}
+
+// drop removes a database, if it can: a process that was killed may hold it for a moment.
+func drop(ctx context.Context, server, name string) {
+	conn, err := pgx.Connect(ctx, server)
+	if err != nil {
+		return
+	}
+	_, _ = conn.Exec(ctx, "drop database if exists "+name+" with (force)")
+	_ = conn.Close(ctx)
+}
+
+// OnFile skips a test that is about the file itself, or its system's locks, where
+// runs are kept in a database.
+func OnFile(tb testing.TB) {
+	tb.Helper()
+	if os.Getenv(Variable) != "" {
+		tb.Skip("it is about a file")
+	}
+}
+
+// Open looks into a run store behind the engine's back; it closes with the test.
+func Open(tb testing.TB, place string) *sql.DB {
+	tb.Helper()
+	store, err := durable.Open(tb.Context(), durable.Options{Place: place, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = store.Close() })
+	return store.Write
+}
