@@ -31,7 +31,7 @@ func (e *Engine) attendNew(ctx context.Context, req StartRequest, run string) (l
 	if e.opt.Attend == nil || len(agents) == 0 {
 		return func(bool) {}, nil
 	}
-	leave, err = e.opt.Attend(ctx, Attendance{Run: run, Project: req.Project, Principal: req.Principal, Workflow: req.Workflow, Agents: agents})
+	leave, err = e.opt.Attend(ctx, Attendance{Run: run, Project: req.Project, Principal: req.Principal, Workflow: req.Workflow, Agents: agents, Depth: req.Depth})
 	if err != nil {
 		return func(bool) {}, err
 	}
@@ -46,7 +46,7 @@ func (x *execution) attend(ctx context.Context) (leave func(), err error) {
 		return func() {}, nil
 	}
 	done, err := x.e.opt.Attend(x.ctx, Attendance{ //nolint:contextcheck // the run's own life, which ctx bounds
-		Run: x.row.id, Project: Project{Key: x.row.project, Root: x.row.root}, Principal: x.row.principal, Workflow: x.wf, Agents: agents,
+		Run: x.row.id, Project: Project{Key: x.row.project, Root: x.row.root}, Principal: x.row.principal, Workflow: x.wf, Agents: agents, Depth: x.row.depth,
 	})
 	if err == nil {
 		return func() { done(x.terminal) }, nil

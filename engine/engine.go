@@ -129,6 +129,7 @@ type Attendance struct {
 	Principal Principal
 	Workflow  *workflows.Workflow
 	Agents    []*workflows.Agent // with servers, of nodes that may still run, each once
+	Depth     int                // as StartRequest.Depth
 }
 
 // Observed is one event of a run that runs here, for metrics and traces. The event

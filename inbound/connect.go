@@ -46,7 +46,7 @@ func (c *connection) dial(ctx context.Context, r *run, legacy bool) error {
 	h := r.host
 	report := h.reporter(ctx, r.ID, c.name)
 	p := newPeer(report)
-	s := &session{peer: p, client: h.client}
+	s := &session{peer: p, client: h.client, depth: r.Depth}
 	var err error
 	switch {
 	case h.wires != nil:

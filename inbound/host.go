@@ -166,6 +166,7 @@ type Run struct {
 	Workflow  *workflows.Workflow
 	Principal string // who the children count for
 	Root      string // absolute real path of the project root
+	Depth     int    // of runs that called one another before it
 	// Closing is what is left of the invocation's time for closing; it is asked before
 	// each close. Nil means 10 s from the first close on.
 	Closing func() time.Duration

@@ -17,6 +17,7 @@ type session struct {
 	peer    *peer
 	wire    wire
 	client  mcp.Implementation
+	depth   int    // of runs that called one another before this one
 	version string // empty before the handshake
 	modern  bool
 	named   mcp.Implementation // how the server calls itself, as sent
@@ -169,9 +170,16 @@ func withStatus(err error, out outcome) error {
 	return errors.Join(err, &statusError{status: out.status})
 }
 
+// depthKey is where a server of ours finds how many runs called one another, so that a
+// workflow which calls itself comes to an end.
+const depthKey = "relavium/depth"
+
 // request sends a request with what its revision wants every request to say.
 func (s *session) request(ctx context.Context, method string, params map[string]json.RawMessage, header map[string]string) (outcome, error) {
 	meta := traced(ctx)
+	if method == string(mcp.MethodToolsCall) {
+		meta[depthKey] = s.depth + 1
+	}
 	if s.modern {
 		meta[mcp.MetaKeyProtocolVersion] = s.version
 		meta[mcp.MetaKeyClientCapabilities] = struct{}{}

@@ -5,6 +5,7 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -160,3 +161,62 @@ func (p project) callTool(t *testing.T, tool, args string, flags ...string) tool
 	}
 	return got
 }
+
+// TestWorkflowCallsItself serves a workflow whose agent calls it over the server's own
+// endpoint: each run tells the next how deep it is, and the sixth is refused.
+func TestWorkflowCallsItself(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	script := fakemodel.Script{Conversations: []fakemodel.Conversation{{Turns: []fakemodel.Turn{
+		{Text: "I ask.", Calls: []fakemodel.Call{{Name: "mcp_self_relavium_mirror", Arguments: json.RawMessage(`{}`)}}},
+		{Text: "That is all."},
+	}}}}
+	p, fake := agentProject(t, anyAnswer, map[string]string{"mirror": strings.Replace(mirror, "URL", "http://"+address+"/mcp", 1)}, script)
+	s := p.serveHTTP(t, "--publish", "mirror", "--listen", address, "--no-run-tools")
+	b := bearer{t, s.url, "", plainClient(t, nil)}
+	if status, body := b.call("relavium_mirror", `{}`); status != 200 || !strings.Contains(body, "That is all.") {
+		t.Fatalf("the call = %d %s", status, body)
+	}
+	runs := p.runs(t)
+	for _, r := range runs {
+		if r.State != "completed" {
+			t.Errorf("run %s is %s, want completed", r.ID, r.State)
+		}
+	}
+	refused := 0
+	for _, e := range fake.Entries() {
+		if e.Event == "request" && strings.Contains(string(e.Body), "5 deep") {
+			refused++
+		}
+	}
+	if len(runs) != 5 || refused != 1 {
+		t.Errorf("%d runs and %d refusals, want 5 and 1", len(runs), refused)
+	}
+}
+
+const mirror = `schema_version: '1.0'
+workflow:
+  id: mirror
+  version: '1.0.0'
+  name: Mirror
+  description: Calls itself.
+  trigger: {type: mcp_call}
+  agents:
+    - id: looker
+      provider: anthropic
+      model: claude-sonnet-4-6
+      system_prompt: 'You look.'
+      max_tokens: 500
+      mcp_servers:
+        - {id: self, transport: http, url: 'URL', allow_local_endpoint: true}
+  nodes:
+    - {id: start, type: input}
+    - {id: look, type: agent, agent_ref: looker, prompt_template: 'Who is there?'}
+    - {id: result, type: output}
+  edges: [{from: start, to: look}, {from: look, to: result}]
+`

@@ -117,6 +117,7 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 		IdempotencyKey: key,
 		Join:           key == "",
 		Trace:          engine.TraceOf(ctx),
+		Depth:          int(depth),
 	})
 	if err != nil {
 		if sctx.Err() != nil {

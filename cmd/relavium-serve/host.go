@@ -182,7 +182,7 @@ func (s *attendances) attend(ctx context.Context, run engine.Attendance) (leave 
 	have.needed++
 	s.mu.Unlock()
 	err = s.host.Open(ctx, inbound.Run{
-		ID: run.Run, Workflow: run.Workflow, Principal: string(run.Principal), Root: run.Project.Root,
+		ID: run.Run, Workflow: run.Workflow, Principal: string(run.Principal), Root: run.Project.Root, Depth: run.Depth,
 	})
 	var once sync.Once
 	leave = func(ended bool) { once.Do(func() { s.leave(ctx, run.Run, ended) }) }
