@@ -31,10 +31,7 @@ func (e *Engine) Ask(ctx context.Context, nonce string, at time.Time, gates ...s
 			if decided {
 				continue
 			}
-			open = append(open, nonce)
-			open = trimmed(open)
-			if _, err := tx.ExecContext(ctx, `update gates set asked=?, nonce=? where id=? and decision is null`,
-				at.UnixMilli(), strings.Join(open, " "), gate); err != nil {
+			if err := putNonces(ctx, tx, gate, append(open, nonce), at); err != nil {
 				return err
 			}
 		}
@@ -75,6 +72,13 @@ func (e *Engine) Spend(ctx context.Context, nonce string, gates ...string) ([]st
 		return nil, fmt.Errorf("run store: %w", err)
 	}
 	return good, nil
+}
+
+// putNonces records the open questions of a gate, of which the last left at that time.
+func putNonces(ctx context.Context, tx *sql.Tx, gate string, open []string, at time.Time) error {
+	_, err := tx.ExecContext(ctx, `update gates set asked=?, nonce=? where id=? and decision is null`,
+		at.UnixMilli(), strings.Join(trimmed(open), " "), gate)
+	return err
 }
 
 // nonces are those of a gate's open questions, oldest first; an unknown gate

@@ -70,6 +70,17 @@ create table if not exists audit(
 	decision text not null default '', what text not null default ''
 );
 create index if not exists audit_at on audit(at);
+create table if not exists sessions(id text primary key, seen integer not null, ended integer) without rowid;
+create index if not exists sessions_ended on sessions(ended) where ended is not null;
+create table if not exists questions(
+	id text primary key, session text not null, run text not null, gate text not null, sent integer not null,
+	field text not null, url integer not null, again integer not null, outcome text, settled integer
+) without rowid;
+create index if not exists questions_gate on questions(gate);
+create index if not exists questions_sent on questions(sent);
+create index if not exists questions_settled on questions(settled) where settled is not null;
+create table if not exists cancels(id text primary key, session text not null, call text not null, reason text not null, sent integer not null) without rowid;
+create index if not exists cancels_sent on cancels(sent);
 `
 
 // additions are what an older schema lacks in tables that it has, by its number.
