@@ -358,6 +358,7 @@ type Engine struct {
 	now      func() time.Time
 	store    *durable.Store
 	executor atomic.Pointer[durable.Executor] // nil when only looking, and while cut off
+	blocked  atomic.Int64                     // nanoseconds; see blockedAfter
 	lost     chan struct{}                    // the executor was cut off from its database
 	sandbox  *expr.Sandbox
 

@@ -63,7 +63,7 @@ func (e *Engine) takeFrom(ctx context.Context, me *durable.Executor, d *durable.
 			err = me.Abandon([]durable.Ref{l.Ref})
 		case len(e.lacks(ctx, r)) > 0:
 			all = false
-			if d.For > blockedAfter && r.state == Running {
+			if d.For > e.blockedAfter() && r.state == Running {
 				err = e.block(ctx, r, lacking(e.lacks(ctx, r)), r.seg, errors.New("no replica takes it over"))
 			}
 		default:

@@ -56,9 +56,16 @@ func (n *Needs) Without(has Needs) []string {
 	return out
 }
 
-// blockedAfter is how long after its lease ran out a run that no replica fits is
+// defaultBlocked is how long after its lease ran out a run that no replica fits is
 // shown as blocked.
-const blockedAfter = 30 * time.Second
+const defaultBlocked = 30 * time.Second
+
+func (e *Engine) blockedAfter() time.Duration {
+	if d := e.blocked.Load(); d != 0 {
+		return time.Duration(d)
+	}
+	return defaultBlocked
+}
 
 func lacking(what []string) string {
 	return "no replica that lives has " + strings.Join(what, ", ")

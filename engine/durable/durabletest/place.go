@@ -1,5 +1,4 @@
-// Package durabletest gives tests a run store: a file each, or, where a PostgreSQL
-// server is named, a database each.
+// Package durabletest gives tests a run store each: a file, or a database.
 package durabletest
 
 import (
@@ -20,18 +19,28 @@ import (
 	"github.com/relavium/relavium-serve/engine/durable"
 )
 
-// Variable names a PostgreSQL server, as a URL, whose user may make databases. Where it
-// is set, tests keep their runs there instead of in files.
+// Variable names a PostgreSQL server, as a URL, whose user may make databases. Tests of
+// replicas need it.
 const Variable = "RELAVIUM_TEST_POSTGRES"
+
+// Everywhere, where it is set, has all tests keep their runs there instead of in files.
+const Everywhere = "RELAVIUM_TEST_POSTGRES_EVERYWHERE"
+
+// server is the server of all tests, or "" where they keep files.
+func server() string {
+	if os.Getenv(Everywhere) == "" {
+		return ""
+	}
+	return os.Getenv(Variable)
+}
 
 // In is the run store of a folder: a file in it, or the database named after it, which
 // is made if nobody has.
 func In(ctx context.Context, dir string) (string, error) {
-	server := os.Getenv(Variable)
-	if server == "" {
-		return filepath.Join(dir, "serve.db"), nil
+	if s := server(); s != "" {
+		return Database(ctx, s, dir)
 	}
-	return Database(ctx, server, dir)
+	return filepath.Join(dir, "serve.db"), nil
 }
 
 // Database makes the database of a folder on a server, if nobody has, and returns its URL.
@@ -65,9 +74,26 @@ func Place(tb testing.TB, dir string) string {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if server := os.Getenv(Variable); server != "" {
-		tb.Cleanup(func() { drop(context.WithoutCancel(tb.Context()), server, nameOf(dir)) })
+	if s := server(); s != "" {
+		tb.Cleanup(func() { drop(context.WithoutCancel(tb.Context()), s, nameOf(dir)) })
 	}
+	return place
+}
+
+// Shared is a run store that replicas share: a database, which goes with the test. It
+// skips the test where no server is named.
+func Shared(tb testing.TB) string {
+	tb.Helper()
+	s := os.Getenv(Variable)
+	if s == "" {
+		tb.Skip("no PostgreSQL: " + Variable + " names no server (scripts/postgres starts one)")
+	}
+	dir := tb.TempDir()
+	place, err := Database(context.WithoutCancel(tb.Context()), s, dir)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { drop(context.WithoutCancel(tb.Context()), s, nameOf(dir)) })
 	return place
 }
 
@@ -85,7 +111,7 @@ func drop(ctx context.Context, server, name string) {
 // runs are kept in a database.
 func OnFile(tb testing.TB) {
 	tb.Helper()
-	if os.Getenv(Variable) != "" {
+	if server() != "" {
 		tb.Skip("it is about a file")
 	}
 }

@@ -1,0 +1,386 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/relavium/relavium-serve/engine"
+	"github.com/relavium/relavium-serve/engine/durable"
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
+	"github.com/relavium/relavium-serve/workflows"
+)
+
+// replica opens an engine that has what it is said to have; every run asks for needs.
+func replica(t *testing.T, place string, needs engine.Needs, has func() engine.Needs, change func(*engine.Options)) *engine.Engine {
+	t.Helper()
+	return open(t, place, func(o *engine.Options) {
+		o.Needs = func(engine.Project, *workflows.Workflow) engine.Needs { return needs }
+		o.Has = func(context.Context, engine.Needs) engine.Needs { return has() }
+		o.Offers = func(context.Context) engine.Needs { return has() }
+		if change != nil {
+			change(o)
+		}
+	})
+}
+
+func nothing() engine.Needs { return engine.Needs{} }
+
+// TestReplicaThatDoesNotFit: a run is not taken over by a replica that lacks what it
+// needs; it shows as blocked, with what is missing, stays answerable, and goes on in a
+// replica that fits.
+func TestReplicaThatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	place := durabletest.Shared(t)
+	needs := engine.Needs{Consents: []string{"sha256:abc"}, Secrets: []string{"mcp.token"}, Files: true, Workspace: "w1"}
+	all := func() engine.Needs { return needs }
+	agent := newBlocking()
+	a := replica(t, place, needs, all, func(o *engine.Options) { o.Agent = agent })
+	b := replica(t, place, needs, nothing, nil)
+	b.SetBlockedAfter(time.Second)
+	s, err := a.Start(t.Context(), request(t, parse(t, slowFragment), `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-agent.begun
+	waiting, gates := untilPaused(t, a, request(t, parse(t, gateFragment), `{}`))
+	if err := a.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Decide(t.Context(), gates[0], engine.Decision{Decision: engine.Approved, By: "somebody", Via: engine.ViaConsole}); err != nil {
+		t.Errorf("a gate of a run that does not fit: %v", err)
+	}
+	for _, run := range []string{s.Run, waiting} {
+		eventually(t, "the run is blocked and says what is missing", func() bool {
+			r, err := b.Run(t.Context(), run, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.State == engine.Blocked && strings.Contains(r.Reason, "consent to sha256:abc, the secret mcp.token, the workspace")
+		})
+	}
+	close(agent.release)
+	c := replica(t, place, needs, all, func(o *engine.Options) { o.Agent = agent })
+	for _, run := range []string{s.Run, waiting} {
+		if end := last(follow(t, c, run)); end.Type != engine.RunCompleted {
+			t.Errorf("ended %s, want run:completed", end.Type)
+		}
+	}
+}
+
+// TestCallThatOnlyAnotherReplicaCanRun is answered all the same.
+func TestCallThatOnlyAnotherReplicaCanRun(t *testing.T) {
+	t.Parallel()
+	place := durabletest.Shared(t)
+	needs := engine.Needs{Consents: []string{"sha256:abc"}}
+	here, there := newBlocking(), newBlocking()
+	close(here.release)
+	close(there.release)
+	a := replica(t, place, needs, nothing, func(o *engine.Options) { o.Agent = here })
+	replica(t, place, needs, func() engine.Needs { return needs }, func(o *engine.Options) { o.Agent = there })
+	if end := last(finish(t, a, request(t, parse(t, slowFragment), `{}`))); end.Type != engine.RunCompleted {
+		t.Errorf("ended %s, want run:completed", end.Type)
+	}
+	if here.calls.Load() != 0 || there.calls.Load() != 1 {
+		t.Errorf("the agent ran %d times here and %d times there, want 0 and 1", here.calls.Load(), there.calls.Load())
+	}
+}
+
+// network is a way to a database that can be cut: connections stay open, and nothing
+// passes.
+type network struct {
+	listener net.Listener
+	to       string
+	mu       sync.Mutex
+	whole    chan struct{} // closed while bytes pass
+	over     atomic.Bool
+	done     sync.WaitGroup
+}
+
+func newNetwork(t *testing.T, place string) (*network, string) {
+	t.Helper()
+	u, err := url.Parse(place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &network{listener: l, to: u.Host, whole: make(chan struct{})}
+	close(n.whole)
+	n.done.Go(n.serve)
+	t.Cleanup(func() {
+		n.over.Store(true)
+		n.heal()
+		_ = l.Close()
+		n.done.Wait()
+	})
+	u.Host = l.Addr().String()
+	return n, u.String()
+}
+
+func (n *network) serve() {
+	for {
+		in, err := n.listener.Accept()
+		if err != nil {
+			return
+		}
+		out, err := (&net.Dialer{}).Dial("tcp", n.to) //nolint:noctx // it is on this machine
+		if err != nil {
+			_ = in.Close()
+			continue
+		}
+		n.done.Go(func() { n.pass(in, out) })
+		n.done.Go(func() { n.pass(out, in) })
+	}
+}
+
+func (n *network) pass(from, to net.Conn) {
+	defer func() { _ = from.Close() }()
+	defer func() { _ = to.Close() }()
+	buf := make([]byte, 64<<10)
+	for {
+		_ = from.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		k, err := from.Read(buf)
+		n.mu.Lock()
+		whole := n.whole
+		n.mu.Unlock()
+		<-whole
+		if k > 0 {
+			if _, err := to.Write(buf[:k]); err != nil {
+				return
+			}
+		}
+		if n.over.Load() || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
+			return
+		}
+	}
+}
+
+func (n *network) cut() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.whole = make(chan struct{})
+}
+
+func (n *network) heal() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	select {
+	case <-n.whole:
+	default:
+		close(n.whole)
+	}
+}
+
+// TestCutOffReplica cuts a replica off from its database while an effect that may not
+// be repeated is under way, and heals the network: the effect was made once, a person
+// is asked, and the replica is back under another id.
+func TestCutOffReplica(t *testing.T) {
+	t.Parallel()
+	place := durabletest.Shared(t)
+	net, through := newNetwork(t, place)
+	var made, ended atomic.Int64
+	under := make(chan struct{}, 1)
+	agent := agentFunc(func(ctx context.Context, call engine.AgentCall) (engine.AgentResult, error) {
+		_, err := call.Do(ctx, engine.Effect{Kind: engine.EffectTool, Name: "send_money", Request: []byte(`{}`)},
+			func(ctx context.Context, _ string) (engine.EffectResult, error) {
+				made.Add(1)
+				under <- struct{}{}
+				<-ctx.Done() // slow; only the end of the run's life here ends it
+				ended.Store(time.Now().UnixNano())
+				return engine.EffectResult{}, ctx.Err()
+			})
+		return engine.AgentResult{Output: []byte(`"done"`)}, err
+	})
+	var cut atomic.Bool
+	a := open(t, through, func(o *engine.Options) { o.Agent, o.CutOff = agent, func() { cut.Store(true) } })
+	b := open(t, place, func(o *engine.Options) { o.Agent = agent })
+	s, err := a.Start(t.Context(), request(t, parse(t, slowFragment), `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-under
+	began := time.Now()
+	net.cut()
+	eventually(t, "the cut-off replica is not ready", func() bool { return errors.Is(a.Ready(), engine.ErrCutOff) })
+	eventually(t, "what ran there has ended", func() bool { return ended.Load() != 0 })
+	if after := time.Unix(0, ended.Load()).Sub(began); after > lease {
+		t.Errorf("the effect ended %v after the cut, want less than the lease of %v", after, lease)
+	}
+	if !cut.Load() {
+		t.Error("Options.CutOff was not called")
+	}
+	if _, err := a.Start(t.Context(), request(t, parse(t, pureCase), `{}`)); !errors.Is(err, engine.ErrCutOff) {
+		t.Errorf("Start of the cut-off replica = %v, want %v", err, engine.ErrCutOff)
+	}
+	// The other replica takes the run over and asks.
+	var gate engine.Gate
+	eventually(t, "a person is asked", func() bool {
+		gates, err := b.Gates(t.Context(), engine.GateFilter{Run: s.Run, Open: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(gates) == 1 {
+			gate = gates[0]
+		}
+		return len(gates) == 1
+	})
+	if gate.Reason != engine.ReasonUnknown {
+		t.Errorf("the gate asks for %q, want %q", gate.Reason, engine.ReasonUnknown)
+	}
+	net.heal()
+	eventually(t, "the replica is back", func() bool { return a.Ready() == nil })
+	// What it ran before is not its any more; the answer through it counts.
+	decide(t, a, gate.ID, engine.Decision{Decision: engine.InputProvided, Payload: []byte(`"skip"`)})
+	for _, e := range []*engine.Engine{a, b} {
+		events := follow(t, e, s.Run)
+		for i := range events {
+			if events[i].N != int64(i) {
+				t.Fatalf("event %d has number %d: %s", i, events[i].N, brief(events))
+			}
+		}
+	}
+	if made.Load() != 1 {
+		t.Errorf("the effect was made %d times, want once", made.Load())
+	}
+	if end := last(finish(t, a, request(t, parse(t, pureCase), `{}`))); end.Type != engine.RunCompleted {
+		t.Errorf("a run after the cut ended %s, want run:completed", end.Type)
+	}
+}
+
+// TestRepliesAcrossReplicas: whichever replica is asked follows, decides and cancels
+// runs of the other.
+func TestRepliesAcrossReplicas(t *testing.T) {
+	t.Parallel()
+	place := durabletest.Shared(t)
+	agent := newBlocking()
+	a := open(t, place, func(o *engine.Options) { o.Agent = agent })
+	b := open(t, place, func(o *engine.Options) { o.Agent = agent })
+	run, gates := untilPaused(t, a, request(t, parse(t, gateFragment), `{}`))
+	decide(t, b, gates[0], engine.Decision{Decision: engine.Approved})
+	for _, e := range []*engine.Engine{a, b} {
+		if end := last(follow(t, e, run)); end.Type != engine.RunCompleted {
+			t.Errorf("ended %s, want run:completed", end.Type)
+		}
+	}
+	s, err := a.Start(t.Context(), request(t, parse(t, slowFragment), `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-agent.begun
+	if err := b.Cancel(t.Context(), s.Run, "somebody", "enough"); err != nil {
+		t.Fatal(err)
+	}
+	if end := last(follow(t, b, s.Run)); end.Type != engine.RunCancelled {
+		t.Errorf("ended %s, want run:cancelled", end.Type)
+	}
+}
+
+// TestKeysAcrossReplicas: first calls with one key at both replicas make one run.
+func TestKeysAcrossReplicas(t *testing.T) {
+	t.Parallel()
+	place := durabletest.Shared(t)
+	engines := []*engine.Engine{open(t, place, nil), open(t, place, nil)}
+	req := request(t, parse(t, pureCase), `{}`)
+	req.IdempotencyKey = "one"
+	runs := make([]string, 20)
+	var wg sync.WaitGroup
+	for i := range runs {
+		wg.Go(func() {
+			s, err := engines[i%2].Start(t.Context(), req)
+			if err != nil {
+				t.Error(err)
+			}
+			runs[i] = s.Run
+		})
+	}
+	wg.Wait()
+	if len(slices.Compact(slices.Sorted(slices.Values(runs)))) != 1 {
+		t.Errorf("runs %v, want one", runs)
+	}
+}
+
+// TestNewerSchemaBesideOlderProcess: a newer version adds to the database while this
+// one runs on; this one goes on working, and does not start anew.
+func TestNewerSchemaBesideOlderProcess(t *testing.T) {
+	t.Parallel()
+	place := durabletest.Place(t, t.TempDir())
+	e := open(t, place, nil)
+	run, gates := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
+	db := durabletest.Open(t, place)
+	for _, query := range []string{
+		`alter table runs add column later text`, `alter table gates add column later integer not null default 0`,
+		`create table newer(id text primary key)`, `update meta set schema=99`,
+	} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	decide(t, e, gates[0], engine.Decision{Decision: engine.Approved})
+	if end := last(follow(t, e, run)); end.Type != engine.RunCompleted {
+		t.Errorf("ended %s, want run:completed", end.Type)
+	}
+	if end := last(finish(t, e, request(t, parse(t, pureCase), `{}`))); end.Type != engine.RunCompleted {
+		t.Errorf("a new run ended %s, want run:completed", end.Type)
+	}
+	_, err := engine.Open(t.Context(), engine.Options{Path: place, Logger: discard()})
+	if s, ok := errors.AsType[*engine.SchemaError](err); !ok || s.Found != 99 {
+		t.Errorf("Open = %v, want a schema that is too new", err)
+	}
+	if found, _, err := engine.Migrate(t.Context(), place, "", discard()); err == nil || found != 99 {
+		t.Errorf("Migrate = %d, %v, want a refusal", found, err)
+	}
+}
+
+// TestTwoEngineVersions: segments of another engine version are left to replicas of
+// that version, while those live.
+func TestTwoEngineVersions(t *testing.T) {
+	t.Parallel()
+	place := durabletest.Shared(t)
+	agent := newBlocking()
+	a := open(t, place, func(o *engine.Options) { o.Agent = agent })
+	s, err := a.Start(t.Context(), request(t, parse(t, slowFragment), `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-agent.begun
+	if _, err := durabletest.Open(t, place).ExecContext(t.Context(), `update workflow_status set application_version='wf-0'`); err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, place, nil)
+	if end := last(finish(t, b, request(t, parse(t, pureCase), `{}`))); end.Type != engine.RunCompleted {
+		t.Errorf("a new run beside an older version ended %s, want run:completed", end.Type)
+	}
+	close(agent.release)
+	if end := last(follow(t, b, s.Run)); end.Type != engine.RunCompleted {
+		t.Errorf("the run of the older version ended %s, want run:completed", end.Type)
+	}
+}
+
+// TestUnreachableDatabase names no password, and says what is wrong.
+func TestUnreachableDatabase(t *testing.T) {
+	t.Parallel()
+	for place, want := range map[string]string{
+		"postgres://me:hunter22@127.0.0.1:1/x?connect_timeout=2": "cannot be reached",
+		"postgres://me:hunter22@[::bad/x":                        "cannot be read",
+	} {
+		_, err := durable.Open(t.Context(), durable.Options{Place: place, Log: discard()})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter22") {
+			t.Errorf("Open = %v, want %q and no password", err, want)
+		}
+		if got := durable.Redacted(place); strings.Contains(got, "hunter22") && strings.Contains(want, "reached") {
+			t.Errorf("Redacted = %s", got)
+		}
+	}
+}
