@@ -30,6 +30,9 @@ type (
 	visited struct{}
 	// reflex is an answer that came too soon to be a person's.
 	reflex struct{ after time.Duration }
+	// answered is a person's answer that came through another process, which has
+	// stored it.
+	answered struct{}
 	// broken is a reply that is none: an error, or not an elicitation result.
 	broken struct{ why string }
 )
@@ -40,6 +43,7 @@ func (cancelled) outcome() {}
 func (visited) outcome()   {}
 func (reflex) outcome()    {}
 func (broken) outcome()    {}
+func (answered) outcome()  {}
 
 // read tells what the result of elicitation/create means. after is how long
 // after the question left it came; what comes sooner than least is no person's.

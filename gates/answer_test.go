@@ -35,6 +35,10 @@ func said(o outcome) string {
 		return fmt.Sprintf("reflex %s", o.after)
 	case broken:
 		return "broken"
+	case answered:
+		return "answered"
+	case withdrawn:
+		return "withdrawn"
 	}
 	return fmt.Sprintf("%T", o)
 }

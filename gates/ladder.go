@@ -199,7 +199,7 @@ func (c *Call) closed(ctx context.Context, gate string) {
 	c.open = slices.DeleteFunc(c.open, func(o engine.Gate) bool { return o.ID == gate })
 	c.only = false
 	if q := c.asking; q != nil && q.form.gate.ID == gate {
-		q.cancel(errClosed)
+		q.close(ctx)
 		c.taken = append(c.taken, q)
 		c.asking = nil
 		c.next(ctx)
@@ -396,6 +396,8 @@ func (c *Call) settle(ctx context.Context, f *form, o outcome, again bool) (more
 	switch o := o.(type) {
 	case decided:
 		c.decide(ctx, g, o.decision)
+		return false
+	case answered, withdrawn: // elsewhere
 		return false
 	case invalid:
 		if !again {

@@ -2,7 +2,6 @@ package gates
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -47,7 +46,9 @@ type question struct {
 
 	// Under the ladder's lock:
 	calls map[*Call]bool
-	kept  bool // a call was handed over
+	kept  bool                    // a call was handed over
+	nonce string                  // of what the client is asked now, or ""
+	hear  context.CancelCauseFunc // ends the asking of that
 }
 
 // next asks about the oldest open gate, if the client can be asked and no other
@@ -98,76 +99,73 @@ func (q *question) end(ctx context.Context, at place) {
 
 // ask asks, once more if the answer was none, and does what the reply wants.
 func (q *question) ask(ctx context.Context) {
-	l, g := q.call.l, &q.form.gate
-	for again := false; ; again = true {
-		nonce, since, err := q.nonce(ctx)
+	again := false
+	for {
+		asked, err := q.put(ctx, again)
 		if err != nil {
 			q.lost(ctx, "record a question", err)
 			return
 		}
-		params, err := json.Marshal(q.form.params(q.call.client.Version, nonce, l.opt.Clean))
-		if err != nil {
-			q.lost(ctx, "write a question", err)
-			return
-		}
-		reply, err := q.call.client.Ask(ctx, nonce, string(mcp.MethodElicitationCreate), params)
+		again = asked.Again
+		o, err := q.await(ctx, &asked)
 		if err != nil {
 			// Taken back, or the connection is gone: nothing was said about the gate.
-			if since.IsZero() {
-				since = reply.Sent
-			}
-			if _, left := errors.AsType[leftError](err); left && q.call.client.Keep != nil && !since.IsZero() {
-				q.call.client.Keep(g.ID, nonce, since, func(r Reply) { q.late(context.WithoutCancel(ctx), nonce, r) })
-			}
 			q.lost(ctx, "ask", err)
 			return
 		}
-		if !since.IsZero() {
-			reply.Sent = since
+		if _, ok := o.(withdrawn); ok {
+			continue
 		}
-		o := q.read(reply)
-		if _, ok := o.(decided); !ok {
-			if _, err := l.opt.Engine.Spend(ctx, nonce, g.ID); err != nil {
-				q.lost(ctx, "spend a nonce", err)
+		if _, ok := o.(answered); ok {
+			if q.stands(ctx) {
 				return
 			}
+			continue
 		}
 		if !q.settle(ctx, o, again) {
 			return
 		}
+		again = true
 	}
 }
 
-// nonce is the id of the next question. One that was left open at the client
-// keeps its own, and when it was asked first, so that either reply counts.
-func (q *question) nonce(ctx context.Context) (nonce string, since time.Time, err error) {
-	if recall := q.call.client.Recall; recall != nil {
-		if id, sent, ok := recall(q.form.gate.ID); ok {
-			return id, sent, nil
-		}
+// await sends the question that was put and returns what its reply means.
+func (q *question) await(ctx context.Context, asked *putQuestion) (outcome, error) {
+	l := q.call.l
+	params, err := json.Marshal(q.form.params(q.call.client.Version, asked.ID, l.opt.Clean))
+	if err != nil {
+		return nil, err
 	}
-	nonce = rand.Text()
-	return nonce, time.Time{}, q.call.l.opt.Engine.Ask(ctx, nonce, q.call.l.opt.Now(), q.form.gate.ID)
+	actx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	q.hears(asked.ID, end)
+	defer q.hears("", nil)
+	reply, err := q.call.client.Ask(actx, asked.ID, string(mcp.MethodElicitationCreate), params)
+	if elsewhere, ok := errors.AsType[*elsewhereError](err); ok {
+		return elsewhere.outcome, nil
+	}
+	if err != nil {
+		if errors.Is(err, errOver) {
+			q.withdraw(ctx, asked)
+		}
+		return nil, err
+	}
+	if asked.kept {
+		reply.Sent = asked.Sent
+	}
+	return q.spend(context.WithoutCancel(ctx), asked, q.read(reply))
 }
 
 func (q *question) read(r Reply) outcome {
+	return q.form.reply(r, q.call.policy.MinHuman)
+}
+
+// reply tells what a client's response to the form means.
+func (f *form) reply(r Reply, least time.Duration) outcome {
 	if r.Refused {
 		return broken{"the client answered with an error"}
 	}
-	return q.form.read(r.Result, r.Received.Sub(r.Sent), q.call.policy.MinHuman)
-}
-
-// late takes the reply to a question that its call left open. No call waits on
-// this connection: what is no answer changes nothing.
-func (q *question) late(ctx context.Context, nonce string, r Reply) {
-	o := q.read(r)
-	if d, ok := o.(decided); ok {
-		q.call.decide(ctx, &q.form.gate, d.decision)
-		return
-	}
-	if _, err := q.call.l.opt.Engine.Spend(ctx, nonce, q.form.gate.ID); err != nil {
-		q.lost(ctx, "spend a nonce", err)
-	}
+	return f.read(r.Result, r.Received.Sub(r.Sent), least)
 }
 
 // settle hands the outcome to the calls that wait, or to the one that asked if
@@ -209,9 +207,9 @@ func (q *question) lost(ctx context.Context, what string, err error) {
 // is taken back is so before the call's response ends its stream.
 func (c *Call) End() { c.end(errOver) }
 
-// Leave is for a call whose stream broke. Its question stays open at the client:
-// if the client comes back it is asked again under the same id, and its reply
-// counts whenever it comes.
+// Leave is for a call whose stream broke. The question of a session stays open at
+// the client: if the client comes back it is asked again under the same id, and its
+// reply counts whenever and wherever it comes.
 func (c *Call) Leave() { c.end(leftError{}) }
 
 func (c *Call) end(cause error) {
@@ -289,7 +287,9 @@ func (q *question) watch(ctx context.Context, at place) {
 			still = still || open[i].ID == at.gate
 		}
 		if !still {
-			q.cancel(errClosed)
+			l.mu.Lock()
+			q.close(ctx)
+			l.mu.Unlock()
 			return
 		}
 	}

@@ -29,11 +29,9 @@ type Client struct {
 	Connection any
 	// Ask sends a request to a client of 2025; nil means that it cannot be asked.
 	Ask AskFunc
-	// Keep makes take get the reply to a question about a gate that a call left
-	// open at its client, if it comes; Recall takes back what was kept. Both are
-	// nil where a client cannot come back to its connection.
-	Keep   func(gate, id string, sent time.Time, take func(Reply))
-	Recall func(gate string) (id string, sent time.Time, ok bool)
+	// Session names the connection in every process that has the run store, for a
+	// client that may reply through any of them; "" for one that cannot.
+	Session string
 }
 
 func (c *Client) modern() bool { return mcp.IsModernProtocol(c.Version) }

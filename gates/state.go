@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -141,6 +142,45 @@ func (k *Keys) open(sealed string) (*State, error) {
 	}
 	return &s, nil
 }
+
+// SealAs encrypts something for a purpose of its own under the newest key. The
+// result is URL-safe, with one dot.
+func (k *Keys) SealAs(purpose string, plain []byte) string {
+	newest := k.newest()
+	sealed := newest.aead.Seal(nil, nil, plain, about(purpose, newest.id)) //nolint:gosec // G407: the AEAD draws its own nonce
+	return base64.RawURLEncoding.EncodeToString([]byte(newest.id)) + "." + base64.RawURLEncoding.EncodeToString(sealed)
+}
+
+// OpenAs decrypts what SealAs encrypted for the purpose, here or where the same keys
+// are. Nothing is logged: anybody can send anything.
+func (k *Keys) OpenAs(purpose, sealed string) ([]byte, error) {
+	head, body, ok := strings.Cut(sealed, ".")
+	if !ok || len(sealed) > maxState || strings.ContainsAny(sealed, "\r\n") { // which base64 passes over
+		return nil, errNotSealed
+	}
+	id, err := base64.RawURLEncoding.Strict().DecodeString(head)
+	if err != nil {
+		return nil, errNotSealed
+	}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(body)
+	if err != nil {
+		return nil, errNotSealed
+	}
+	key, ok := k.find(string(id))
+	if !ok {
+		return nil, errNotSealed
+	}
+	plain, err := key.aead.Open(nil, nil, raw, about(purpose, key.id))
+	if err != nil {
+		return nil, errNotSealed
+	}
+	return plain, nil
+}
+
+var errNotSealed = errors.New("gates: not sealed by these keys")
+
+// about is what is authenticated beside the secret. No state begins like that.
+func about(purpose, id string) []byte { return []byte("for " + purpose + "." + id) }
 
 // Of checks that the state belongs to the request of that digest and to a run
 // of that definition. Errors: *StateError.

@@ -20,6 +20,7 @@ type HTTPOptions struct {
 	Origins       []string      // see transport.HTTP
 	MaxSessions   int           // see transport.HTTP
 	SessionIdle   time.Duration // see transport.HTTP
+	SessionAge    time.Duration // see transport.HTTP
 	Hold          time.Duration // see transport.HTTP
 	HeaderTimeout time.Duration // see transport.HTTP
 	BodyTimeout   time.Duration // see transport.HTTP
@@ -38,6 +39,7 @@ func (s *Server) ServeHTTPOn(ctx context.Context, l net.Listener, opt HTTPOption
 		Answer:        s.Answer,
 		Resume:        s.Resume,
 		Waiting:       s.waits,
+		Shared:        s.shared(),
 		Ready:         s.ready,
 		Principal:     string(engine.Local),
 		Logger:        s.log,
@@ -46,6 +48,7 @@ func (s *Server) ServeHTTPOn(ctx context.Context, l net.Listener, opt HTTPOption
 		Origins:       opt.Origins,
 		MaxSessions:   opt.MaxSessions,
 		SessionIdle:   opt.SessionIdle,
+		SessionAge:    opt.SessionAge,
 		Heartbeat:     s.opt.Heartbeat,
 		Hold:          opt.Hold,
 		HeaderTimeout: opt.HeaderTimeout,
@@ -66,16 +69,16 @@ func (s *Server) ServeHTTPOn(ctx context.Context, l net.Listener, opt HTTPOption
 }
 
 // Resume answers a tools/call again that waited for a run and whose answer did
-// not reach the client; it is a transport.ResumeFunc. A call that was cancelled
+// not reach a client that was told of event n; it is a transport.ResumeFunc. A call that was cancelled
 // since ends by the cause of ctx like any other.
-func (s *Server) Resume(ctx context.Context, req *transport.Request, run string) (reply transport.Reply) {
+func (s *Server) Resume(ctx context.Context, req *transport.Request, run string, n int64) (reply transport.Reply) {
 	defer func() {
 		if p := recover(); p != nil {
 			reply = transport.Reply{Error: s.internalFault(req.Method, slog.Any("panic", p), slog.String("stack", string(debug.Stack())))}
 		}
 	}()
 	x := &exchange{request: req, caller: callerOf(req), table: s.table.Load()}
-	result := s.resumed(ctx, x, run)
+	result := s.resumed(ctx, x, run, n)
 	body, err := encode(result)
 	if err != nil {
 		return transport.Reply{Error: s.internalFault(req.Method, slog.Any("error", err))}
@@ -83,7 +86,7 @@ func (s *Server) Resume(ctx context.Context, req *transport.Request, run string)
 	return transport.Reply{Result: readable(body), Delivered: x.delivered, Lost: x.lost}
 }
 
-func (s *Server) resumed(ctx context.Context, x *exchange, run string) any {
+func (s *Server) resumed(ctx context.Context, x *exchange, run string, n int64) any {
 	sctx, done := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer done()
 	r, bad := s.ownRun(sctx, x, run)
@@ -94,6 +97,7 @@ func (s *Server) resumed(ctx context.Context, x *exchange, run string) any {
 		server: s, x: x, workflow: x.table.published(r.Project, r.Workflow), run: run, late: true,
 		progress: newProgress(x, len(r.Nodes)),
 	}
+	w.progress.resume(n, r.Created, s.opt.Heartbeat)
 	if err := w.attach(sctx); err != nil {
 		return s.unexpected("attach to a run", run, err)
 	}

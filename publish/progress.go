@@ -25,6 +25,11 @@ type progress struct {
 	further int // notifications since a node settled
 	last    time.Time
 	over    bool // nothing is sent any more
+
+	// Of a call that was resumed:
+	told  int64 // events up to this one are not told again
+	quiet bool  // such events may come still
+	base  int   // what further begins with where nodes settled before
 }
 
 func newProgress(x *exchange, total int) *progress {
@@ -39,9 +44,15 @@ func newProgress(x *exchange, total int) *progress {
 func (p *progress) event(ev *engine.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	before := p.quiet && ev.N <= p.told
+	p.quiet = p.quiet && ev.N < p.told
 	if ev.Settles() && !p.settled[ev.Node] {
 		p.settled[ev.Node] = true
 		p.further = -1
+	}
+	if before {
+		p.further = p.base
+		return
 	}
 	if line := eventLine(ev); line != "" {
 		p.write(line)
@@ -105,7 +116,7 @@ func (p *progress) end() {
 // write does what send does; p.mu is held.
 func (p *progress) write(line string) {
 	p.last = time.Now()
-	if p.token == nil || p.over {
+	if p.token == nil || p.over || p.quiet {
 		return
 	}
 	p.further++

@@ -22,6 +22,7 @@ func (x *exchange) client() gates.Client {
 		Version:      x.caller.version,
 		Capabilities: x.caller.capabilities,
 		Connection:   x.request.Session,
+		Session:      x.request.Session.Key(),
 	}
 	if x.request.OneBody {
 		c.Capabilities.Elicitation = nil // it takes one response and cannot be asked
@@ -32,12 +33,6 @@ func (x *exchange) client() gates.Client {
 			a, err := ask(ctx, id, method, params)
 			return replyOf(a), err
 		}
-	}
-	if keep := x.request.Keep; keep != nil {
-		c.Keep = func(gate, id string, sent time.Time, take func(gates.Reply)) {
-			keep(gate, id, sent, func(a transport.Answer) { take(replyOf(a)) })
-		}
-		c.Recall = x.request.Recall
 	}
 	return c
 }

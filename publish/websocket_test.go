@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -188,16 +189,17 @@ func TestWebSocketEnds(t *testing.T) {
 
 	c = at.dial()
 	c.elicits(legacy, declaresForm)
-	for { // the server may not have seen yet that the first is gone
-		c.call("1", "relavium_deploy", `,"arguments":{"who":"bob"}`)
+	for n := 1; ; n++ { // the server may not have seen yet that the first is gone
+		id := strconv.Itoa(n)
+		c.call(id, "relavium_deploy", `,"arguments":{"who":"bob"}`)
 		now := c.gateRun()
 		q := c.asked()
 		if now != run {
-			c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+			c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
 			continue
 		}
 		c.says(q, approve)
-		if got := runOf(c.result(c.response("1"))); got != run {
+		if got := runOf(c.result(c.response(id))); got != run {
 			t.Errorf("the call joined run %s, want %s", got, run)
 		}
 		return

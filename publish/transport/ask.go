@@ -33,44 +33,14 @@ type reply struct {
 	refused bool
 }
 
-// maxKept bounds the requests that were left open at one client.
-const maxKept = 64
+// maxAnswered bounds the answered requests that are known still.
+const maxAnswered = 64
 
 // asks are the requests of ours that one client has not answered.
 type asks struct {
-	mu   sync.Mutex
-	open map[string]chan Answer
-	kept []kept // oldest first
-}
-
-// kept is a request that whoever asked it left open: take gets its answer.
-type kept struct {
-	about, id string
-	sent      time.Time
-	take      func(Answer)
-}
-
-// keep makes take get the answer to a request that was left open, if it comes.
-func (a *asks) keep(about, id string, sent time.Time, take func(Answer)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.kept) >= maxKept {
-		a.kept = slices.Delete(a.kept, 0, 1)
-	}
-	a.kept = append(a.kept, kept{about, id, sent, take})
-}
-
-// recall takes back what was kept about something, to ask it again.
-func (a *asks) recall(about string) (id string, sent time.Time, ok bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	at := slices.IndexFunc(a.kept, func(k kept) bool { return k.about == about })
-	if at < 0 {
-		return "", time.Time{}, false
-	}
-	k := a.kept[at]
-	a.kept = slices.Delete(a.kept, at, at+1)
-	return k.id, k.sent, true
+	mu       sync.Mutex
+	open     map[string]chan Answer
+	answered []string // oldest first
 }
 
 // ask writes a request and waits for its response. gone is closed when the
@@ -83,11 +53,14 @@ func (a *asks) ask(ctx context.Context, gone <-chan struct{}, id, method string,
 	}
 	a.open[id] = response
 	a.mu.Unlock()
-	defer func() {
+	forget := func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		delete(a.open, id)
-	}()
+		if a.open[id] == response { // it may have been asked again under the same id
+			delete(a.open, id)
+		}
+	}
+	defer forget()
 	if err := write(requestLine(id, method, params)); err != nil {
 		return Answer{}, err
 	}
@@ -100,9 +73,7 @@ func (a *asks) ask(ctx context.Context, gone <-chan struct{}, id, method string,
 		return Answer{}, ErrClosed
 	case <-ctx.Done():
 	}
-	a.mu.Lock()
-	delete(a.open, id)
-	a.mu.Unlock()
+	forget()
 	cause := context.Cause(ctx)
 	var left interface{ Left() bool }
 	if errors.As(cause, &left) && left.Left() {
@@ -114,27 +85,28 @@ func (a *asks) ask(ctx context.Context, gone <-chan struct{}, id, method string,
 	return Answer{}, cause
 }
 
-// take hands a response to whoever asked. One that nobody waits for, any more or
-// at all, is passed over.
-func (a *asks) take(r *reply, at time.Time) {
+// take hands a response to whoever asked. It is false if nobody here did, or does
+// any more; of two responses the second is passed over.
+func (a *asks) take(r *reply, at time.Time) bool {
 	a.mu.Lock()
 	response := a.open[r.id]
 	delete(a.open, r.id)
-	var late kept
-	if response == nil {
-		if i := slices.IndexFunc(a.kept, func(k kept) bool { return k.id == r.id }); i >= 0 {
-			late = a.kept[i]
-			a.kept = slices.Delete(a.kept, i, i+1)
+	known := response != nil || slices.Contains(a.answered, r.id)
+	if response != nil {
+		if len(a.answered) >= maxAnswered {
+			a.answered = slices.Delete(a.answered, 0, 1)
 		}
+		a.answered = append(a.answered, r.id)
 	}
 	a.mu.Unlock()
-	answer := Answer{Result: r.result, Refused: r.refused, Sent: late.sent, Received: at}
-	switch {
-	case response != nil:
-		response <- answer
-	case late.take != nil:
-		late.take(answer)
+	if response != nil {
+		response <- r.answer(at)
 	}
+	return known
+}
+
+func (r *reply) answer(at time.Time) Answer {
+	return Answer{Result: r.result, Refused: r.refused, Received: at}
 }
 
 func requestLine(id, method string, params json.RawMessage) []byte {

@@ -68,6 +68,7 @@ type conn struct {
 // flight is one request that is being answered; done is closed when its
 // AnswerFunc returned.
 type flight struct {
+	began  time.Time
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 }

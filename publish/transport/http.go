@@ -20,6 +20,7 @@ const (
 	DefaultMaxSessions   = 4096
 	DefaultMaxRequests   = 8192
 	DefaultSessionIdle   = 30 * time.Minute
+	DefaultSessionAge    = 7 * 24 * time.Hour
 	DefaultHeartbeat     = 15 * time.Second
 	DefaultHold          = 500 * time.Millisecond
 	DefaultHeaderTimeout = 10 * time.Second
@@ -31,9 +32,10 @@ const (
 	stallTimeout = 2 * time.Second  // for a client that does not read while the server stops
 )
 
-// A ResumeFunc answers a request again that waited for a run and whose answer
-// did not reach the client. Of its params only the name is left.
-type ResumeFunc func(ctx context.Context, req *Request, run string) Reply
+// A ResumeFunc answers a request again that waited for a run and whose answer did
+// not reach the client, which was told of event n. Of its params only the name and
+// the progress token are left, if they are known.
+type ResumeFunc func(ctx context.Context, req *Request, run string, n int64) Reply
 
 // HTTP serves Streamable HTTP at /mcp: 2026-07-28 without state, and sessions
 // for the revisions before it. At /ws it serves WebSocket connections if it is
@@ -48,6 +50,9 @@ type HTTP struct {
 	Ready     func(ctx context.Context) error
 	Principal string // of everybody, where Admit is nil
 	Logger    *slog.Logger
+	// Shared makes sessions good in every process that has the same; nil means that
+	// each process has its own.
+	Shared *Shared
 	// Notices are what sessions hear; nil means that there are none.
 	Notices *Notices
 	// WebSocket serves /ws, with the same checks and bounds: the subprotocol is mcp
@@ -80,6 +85,7 @@ type HTTP struct {
 	MaxSessions int // 0 means DefaultMaxSessions
 
 	SessionIdle   time.Duration // from the end of a session's last call; 0 means DefaultSessionIdle
+	SessionAge    time.Duration // of a shared session at most; 0 means DefaultSessionAge
 	Heartbeat     time.Duration // between signs of life on an open stream; 0 means DefaultHeartbeat
 	Hold          time.Duration // how long an answer may stay one JSON body; 0 means DefaultHold
 	HeaderTimeout time.Duration // 0 means DefaultHeaderTimeout
@@ -102,6 +108,7 @@ func (h *HTTP) Serve(ctx context.Context, l net.Listener) error {
 		sessions: map[string]*httpSession{},
 		shares:   map[string]*share{},
 		drained:  make(chan struct{}),
+		posted:   map[string]time.Time{},
 	}
 	srv := &http.Server{
 		Handler:           e.routes(),
@@ -114,6 +121,7 @@ func (h *HTTP) Serve(ctx context.Context, l net.Listener) error {
 	var background sync.WaitGroup
 	defer background.Wait()
 	background.Go(func() { e.reap(base) })
+	background.Go(func() { e.hearOthers(base) })
 	served := make(chan error, 1)
 	background.Go(func() { served <- srv.Serve(l) })
 	select {
@@ -156,9 +164,10 @@ type endpoint struct {
 	sockets  sync.WaitGroup // WebSocket connections
 	mu       sync.Mutex
 	sessions map[string]*httpSession
-	running  int               // requests
-	held     int               // bytes of their bodies
-	shares   map[string]*share // of both, by principal
+	running  int                  // requests
+	held     int                  // bytes of their bodies
+	shares   map[string]*share    // of both, by principal
+	posted   map[string]time.Time // cancels of requests that were heard, or written here
 	stopped  bool
 	drained  chan struct{} // closed when stopped and nothing runs
 }

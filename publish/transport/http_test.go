@@ -31,7 +31,7 @@ func listen(t *testing.T, h *HTTP) *page {
 	t.Helper()
 	h.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	if h.Resume == nil {
-		h.Resume = func(context.Context, *Request, string) Reply { return Reply{} }
+		h.Resume = func(context.Context, *Request, string, int64) Reply { return Reply{} }
 	}
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -368,11 +368,11 @@ func TestAccepted(t *testing.T) {
 func TestPlace(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
-		"run.7": "run 7 true", "a.b.0": "a.b 0 true", "run.": "run 0 false", ".7": " 0 false", "run": " 0 false", "": " 0 false",
-		"run.99999999999999999999": "run 9223372036854775807 false", "run.-1": "run -1 true",
+		"run.7": "run 7  true", "run.7.a.b.c": "run 7 .a.b.c true", "run.7.": "run 7 . true", "a.b.0": " 0  false", "run.": " 0  false",
+		".7": " 0  false", "run": " 0  false", "": " 0  false", "run.99999999999999999999": " 0  false", "run.-1": " 0  false",
 	} {
-		run, n, ok := place(in)
-		if got := fmt.Sprint(run, " ", n, " ", ok); got != want {
+		at, ok := place(in)
+		if got := fmt.Sprint(at.run, " ", at.n, " ", at.mark, " ", ok); got != want {
 			t.Errorf("place(%q) = %s, want %s", in, got, want)
 		}
 	}

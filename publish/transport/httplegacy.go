@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -57,9 +58,13 @@ func (e *endpoint) initialize(w http.ResponseWriter, r *http.Request, c *Caller,
 	st := e.quick(w, f)
 	reply := e.http.Answer(r.Context(), answered(e.request(c, msg, &s.Session), st))
 	if version, _, _ := s.Settled(); reply.Error == nil && version != "" {
-		if !e.add(s) {
+		switch err := e.name(s); {
+		case err != nil:
+			e.http.Logger.ErrorContext(r.Context(), "make a session", "error", err)
+			reply = Reply{Error: &Error{Code: CodeInternal, Message: "internal error"}}
+		case !e.add(s):
 			reply = Reply{Error: &Error{Code: CodeInternal, Message: "too many sessions"}}
-		} else {
+		default:
 			w.Header().Set(mcp.HeaderSessionID, s.id)
 		}
 	}
@@ -93,15 +98,13 @@ func (e *endpoint) call(w http.ResponseWriter, r *http.Request, by *Caller, f fo
 	st := e.stream(w, f.events, f)
 	defer st.drop()
 	st.number(version >= mcp.ProtocolVersion20251125)
-	c := &call{id: msg.id, method: msg.method, name: field(msg.params, "name"), final: -1, by: fl}
+	c := &call{id: msg.id, method: msg.method, name: field(msg.params, "name"), token: req.Meta(progressToken), final: -1, by: fl}
 	s.asking(answered(req, st), st)
-	req.Track = func(run string, n int64) {
-		s.track(c, run, n)
-		st.at(run, n)
-	}
+	req.Track = s.tracks(c, st, 0)
 	reply := e.http.Answer(ctx, req)
 	if !silenced(ctx) {
 		s.answering(c, fl, false)
+		st.last()
 	}
 	s.settled(c, fl, deliver(ctx, st, msg.id, reply, false))
 }
@@ -111,7 +114,9 @@ func (e *endpoint) call(w http.ResponseWriter, r *http.Request, by *Caller, f fo
 func (e *endpoint) hear(ctx context.Context, by *Caller, s *httpSession, msg message) {
 	switch {
 	case msg.reply != nil:
-		s.asks.take(msg.reply, time.Now())
+		if at := time.Now(); !s.asks.take(msg.reply, at) {
+			e.passReply(ctx, by, s, msg.reply, at)
+		}
 	case msg.method == "notifications/cancelled":
 		e.cancel(ctx, by, s, msg.params)
 	case msg.method == initialized:
@@ -121,35 +126,58 @@ func (e *endpoint) hear(ctx context.Context, by *Caller, s *httpSession, msg mes
 
 // cancel ends the session's own request, and lets what it does be done before
 // the notification is answered. One whose connection dropped before is found by
-// its run.
+// its run, and one that another process answers is told of there.
 func (e *endpoint) cancel(ctx context.Context, by *Caller, s *httpSession, params json.RawMessage) {
 	var reason string
 	if raw := field(params, "reason"); raw != nil && json.Unmarshal(raw, &reason) != nil {
 		reason = ""
 	}
-	cause := &CancelledError{Reason: reason}
 	id := field(params, "requestId")
-	if flights := s.flying(id); len(flights) > 0 {
+	e.passCancel(ctx, s, id, reason)
+	e.cancelled(ctx, by, s, id, reason, time.Time{})
+}
+
+// cancelled does what cancel does in this process, to a request that began before a
+// time, if that is not zero.
+func (e *endpoint) cancelled(ctx context.Context, by *Caller, s *httpSession, id json.RawMessage, reason string, before time.Time) {
+	cause := &CancelledError{Reason: reason}
+	flights := s.flying(id)
+	if !before.IsZero() {
+		flights = slices.DeleteFunc(flights, func(f *flight) bool { return f.began.After(before) })
+	}
+	if len(flights) > 0 {
 		for _, f := range flights {
 			f.cancel(cause)
 		}
 		settle(ctx, flights)
 		return
 	}
-	c, run := s.dropped(id)
+	c, run, n := s.dropped(id)
 	if c == nil {
 		return
 	}
 	cctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	end(cause)
-	e.http.Resume(cctx, e.again(by, c, s, func(string, json.RawMessage) error { return cause }), run)
+	e.http.Resume(cctx, e.again(by, c, s, func(string, json.RawMessage) error { return cause }), run, n)
 }
+
+// progressToken is the member of _meta by which a client names the progress of a
+// request.
+const progressToken = "progressToken"
 
 // again is a call's request as far as it is kept.
 func (e *endpoint) again(by *Caller, c *call, s *httpSession, notify func(string, json.RawMessage) error) *Request {
 	req := &Request{ID: c.id, Method: c.method, Principal: by.Principal, Grant: by.Grant, Session: &s.Session, Notify: notify}
+	var params []member
 	if c.name != nil {
-		req.Params = object([]member{{key: "name", raw: []byte(`"name"`), value: c.name}})
+		params = append(params, member{key: "name", raw: []byte(`"name"`), value: c.name})
+	}
+	if c.token != nil {
+		meta := object([]member{{key: progressToken, raw: quote(progressToken), value: c.token}})
+		params = append(params, member{key: "_meta", raw: []byte(`"_meta"`), value: meta})
+	}
+	if params != nil {
+		req.Params = object(params)
 	}
 	return req
 }

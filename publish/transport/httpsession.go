@@ -3,13 +3,10 @@ package transport
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"maps"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -29,12 +26,17 @@ type httpSession struct {
 
 	id        string
 	principal string        // whose it is
+	issued    time.Time     // when it was made, in whatever process
+	adopted   bool          // it was made in another process, or is known here again
 	gone      chan struct{} // closed at its end
 
 	mu       sync.Mutex
 	over     bool
 	busy     int       // requests and streams
 	idle     time.Time // since when busy is 0
+	noted    time.Time // the use that was noted for other processes
+	posts    int       // cancels that were written for other processes, since
+	postsIn  time.Time // this time
 	flights  map[string][]*flight
 	calls    []*call     // whose answer may be wanted again, oldest first
 	listener *listener   // the stream for what belongs to no request
@@ -56,7 +58,8 @@ type listener struct {
 type call struct {
 	id     json.RawMessage
 	method string
-	name   json.RawMessage
+	name   json.RawMessage // nil if it is not known
+	token  json.RawMessage // of its progress; nil for none
 
 	// Guarded by the session.
 	run      string
@@ -67,7 +70,8 @@ type call struct {
 }
 
 func newSession(principal string) *httpSession {
-	return &httpSession{principal: principal, id: rand.Text(), gone: make(chan struct{}), idle: time.Now(), flights: map[string][]*flight{}, ear: newEar()}
+	now := time.Now()
+	return &httpSession{principal: principal, issued: now, noted: now, gone: make(chan struct{}), idle: now, flights: map[string][]*flight{}, ear: newEar()}
 }
 
 // add makes a session known. If there are too many the one that is idle longest
@@ -125,6 +129,19 @@ func (e *endpoint) session(w http.ResponseWriter, r *http.Request, c *Caller) *h
 	e.mu.Lock()
 	s := e.sessions[id]
 	e.mu.Unlock()
+	if s != nil && e.tooOld(s) {
+		e.forget(s)
+		s = nil
+	}
+	if s == nil {
+		var err error
+		if s, err = e.adopt(r.Context(), id, c); err != nil {
+			e.http.Logger.WarnContext(r.Context(), "look for a session", "error", err)
+			w.Header().Set("Retry-After", "1")
+			failed(w, http.StatusServiceUnavailable, nil, &Error{Code: CodeInternal, Message: "the session cannot be looked for now"})
+			return nil
+		}
+	}
 	if s == nil || s.principal != c.Principal || !s.enter() {
 		failed(w, http.StatusNotFound, nil, &Error{Code: codeSession, Message: "session not found: initialize again"})
 		return nil
@@ -132,7 +149,7 @@ func (e *endpoint) session(w http.ResponseWriter, r *http.Request, c *Caller) *h
 	return s
 }
 
-// delete ends a session; what it waits for goes on without it.
+// delete ends a session, in all processes; what it waits for goes on without it.
 func (e *endpoint) delete(w http.ResponseWriter, r *http.Request, c *Caller) {
 	if refusedModern(w, r) {
 		return
@@ -142,13 +159,23 @@ func (e *endpoint) delete(w http.ResponseWriter, r *http.Request, c *Caller) {
 		return
 	}
 	defer s.leave()
+	if s.key != "" {
+		if err := e.http.Shared.End(context.WithoutCancel(r.Context()), s.key); err != nil {
+			e.http.Logger.WarnContext(r.Context(), "end a session", "error", err)
+			w.Header().Set("Retry-After", "1")
+			failed(w, http.StatusServiceUnavailable, nil, &Error{Code: CodeInternal, Message: "the session cannot be ended now"})
+			return
+		}
+	}
 	e.forget(s)
 	w.WriteHeader(http.StatusOK)
 }
 
 func (e *endpoint) forget(s *httpSession) {
 	e.mu.Lock()
-	delete(e.sessions, s.id)
+	if e.sessions[s.id] == s {
+		delete(e.sessions, s.id)
+	}
 	e.mu.Unlock()
 	e.ended(s)
 }
@@ -209,10 +236,18 @@ func (e *endpoint) get(w http.ResponseWriter, r *http.Request, c *Caller) {
 	defer st.drop()
 	st.keep(0, cmp.Or(e.http.Heartbeat, DefaultHeartbeat)) // the header at once
 	last := r.Header.Get(mcp.HeaderLastEventID)
-	run, n, ok := place(last)
-	if calls := s.again(run, n); ok && len(calls) > 0 {
-		e.resume(r, c, s, st, calls)
-		return
+	if at, ok := place(last); ok && at.mark != endMark {
+		calls := s.again(at.run, at.n)
+		if marked := s.marked(&at); marked != nil {
+			calls = append(calls, marked)
+		}
+		if len(calls) > 0 {
+			e.resume(r, c, s, st, calls, at)
+			return
+		}
+	}
+	if s.adopted { // it has said so in another process
+		e.joined(s)
 	}
 	l := s.listen(st, last != "")
 	defer s.unlisten(l)
@@ -251,36 +286,25 @@ func (s *httpSession) told(l *listener, line []byte) bool {
 	return false
 }
 
-// place reads an event id, "<run>.<n>".
-func place(id string) (run string, n int64, ok bool) {
-	i := strings.LastIndexByte(id, '.')
-	if i < 1 {
-		return "", 0, false
-	}
-	n, err := strconv.ParseInt(id[i+1:], 10, 64)
-	return id[:i], n, err == nil
-}
-
-// resume answers calls again, each once. Progress is not repeated.
-func (e *endpoint) resume(r *http.Request, by *Caller, s *httpSession, st *stream, calls []*call) {
+// resume answers calls again, each once, from the run store: what the client was
+// told of before the place is not repeated.
+func (e *endpoint) resume(r *http.Request, by *Caller, s *httpSession, st *stream, calls []*call, at eventID) {
 	ctx, end := requestContext(r.Context(), ErrClosed)
 	defer end(nil)
 	for _, c := range calls {
 		fl := s.begin(c.id, end)
-		run := s.takeOver(c, fl)
+		s.takeOver(ctx, c, fl)
 		req := e.again(by, c, s, func(method string, params json.RawMessage) error {
 			return st.notify(notificationLine(method, params))
 		})
 		s.asking(req, st)
-		req.Track = func(run string, n int64) {
-			s.track(c, run, n)
-			st.at(run, n)
-		}
-		reply := e.http.Resume(ctx, req, run)
+		req.Track = s.tracks(c, st, at.n)
+		reply := e.http.Resume(ctx, req, at.run, at.n)
 		line := replyLine(c.id, reply)
 		written := line != nil && !silenced(ctx)
 		if written {
 			s.answering(c, fl, true)
+			st.last()
 			written = st.more(line) == nil
 		}
 		s.settled(c, fl, written)
@@ -298,7 +322,7 @@ func (e *endpoint) resume(r *http.Request, by *Caller, s *httpSession, st *strea
 // reap ends sessions that were idle for too long.
 func (e *endpoint) reap(ctx context.Context) {
 	limit := cmp.Or(e.http.SessionIdle, DefaultSessionIdle)
-	t := time.NewTicker(min(max(limit/4, 10*time.Millisecond), time.Minute))
+	t := time.NewTicker(min(max(limit/noteParts, 10*time.Millisecond), time.Minute))
 	defer t.Stop()
 	for {
 		select {
@@ -309,6 +333,7 @@ func (e *endpoint) reap(ctx context.Context) {
 		e.mu.Lock()
 		all := slices.Collect(maps.Values(e.sessions))
 		e.mu.Unlock()
+		e.note(ctx, all, limit)
 		for _, s := range all {
 			if since, ok := s.idleSince(); !ok || time.Since(since) < limit {
 				continue
@@ -385,7 +410,7 @@ func (s *httpSession) end() {
 // begin makes a request known by its id, which a client may use again while the
 // server has not seen that the connection of the first is gone.
 func (s *httpSession) begin(id json.RawMessage, cancel context.CancelCauseFunc) *flight {
-	f := &flight{cancel: cancel, done: make(chan struct{})}
+	f := &flight{began: time.Now(), cancel: cancel, done: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := idKey(id)
@@ -460,14 +485,15 @@ func (s *httpSession) settled(c *call, f *flight, written bool) {
 }
 
 // takeOver makes f what answers the call, and ends what did before.
-func (s *httpSession) takeOver(c *call, f *flight) (run string) {
+func (s *httpSession) takeOver(ctx context.Context, c *call, f *flight) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c.by != nil {
-		c.by.cancel(ErrClosed)
-	}
+	before := c.by
 	c.by = f
-	return c.run
+	s.mu.Unlock()
+	if before != nil {
+		before.cancel(ErrClosed)
+		settle(ctx, []*flight{before}) // so that its question is left before it is asked again
+	}
 }
 
 // again returns the calls of a run whose answer a client lacks that was told of
@@ -484,19 +510,20 @@ func (s *httpSession) again(run string, n int64) []*call {
 	return calls
 }
 
-// dropped returns the call of that id whose answer was never written.
-func (s *httpSession) dropped(id json.RawMessage) (c *call, run string) {
+// dropped returns the call of that id whose answer was never written, the run that
+// it waited for and the event that its client was told of.
+func (s *httpSession) dropped(id json.RawMessage) (c *call, run string, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range slices.Backward(s.calls) {
 		if idKey(c.id) == idKey(id) {
 			if c.final >= 0 || c.by != nil {
-				return nil, ""
+				return nil, "", 0
 			}
-			return c, c.run
+			return c, c.run, c.n
 		}
 	}
-	return nil, ""
+	return nil, "", 0
 }
 
 // unanswered lists the runs whose answer was never written.
@@ -546,9 +573,7 @@ func (s *httpSession) unlisten(l *listener) {
 
 // asking gives a request the means to ask its client.
 func (s *httpSession) asking(req *Request, st *stream) {
-	if req.Ask = s.ask(st); req.Ask != nil {
-		req.Keep, req.Recall = s.asks.keep, s.asks.recall
-	}
+	req.Ask = s.ask(st)
 }
 
 // ask is how the client is asked something on the stream of its call, or nil if

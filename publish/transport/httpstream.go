@@ -25,6 +25,7 @@ type stream struct {
 	closed  bool
 	failed  error
 	pending string // id of the next event
+	marked  int    // length of pending up to its mark
 	timer   *time.Timer
 }
 
@@ -63,14 +64,27 @@ func (s *stream) tick() {
 	}
 }
 
-// at names the place in the stream that the next event stands for.
-func (s *stream) at(run string, n int64) {
+// at names the place in the stream that the next event stands for. mark says whose
+// stream it is, to a process that does not know; it may be "".
+func (s *stream) at(run string, n int64, mark string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !s.ids {
 		return
 	}
+	s.pending = run + "." + strconv.FormatInt(n, 10)
+	s.marked = len(s.pending)
+	s.pending += mark
+}
+
+// last marks the id of the next event, which is the answer: nothing of the call comes
+// after it.
+func (s *stream) last() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pending = run + "." + strconv.FormatInt(n, 10)
+	if s.pending != "" {
+		s.pending = s.pending[:s.marked] + endMark
+	}
 }
 
 // open writes the header, once; s.mu is held.

@@ -88,12 +88,6 @@ type Request struct {
 	// Ask sends a request to the client; nil means that the transport cannot. It
 	// may be used after the request was answered, as long as the connection is.
 	Ask AskFunc
-	// Keep makes take get the answer to a request about something that was left
-	// open at the client, if it comes; Recall takes back what was kept, its id and
-	// when it was sent, so that it can be asked again. Both are nil where a client
-	// cannot come back to its session.
-	Keep   func(about, id string, sent time.Time, take func(Answer))
-	Recall func(about string) (id string, sent time.Time, ok bool)
 	// OneBody says that the client takes one response and nothing else: what
 	// Notify is given goes nowhere, and the client cannot be asked anything.
 	OneBody bool
@@ -165,6 +159,8 @@ type Refusal struct {
 // of revision 2026-07-28 have none: they say the same with each request. It is
 // safe for concurrent use.
 type Session struct {
+	key string // see Key; set before the session is known
+
 	mu           sync.Mutex
 	version      string
 	client       mcp.Implementation
@@ -184,3 +180,7 @@ func (s *Session) Settled() (version string, client mcp.Implementation, capabili
 	defer s.mu.Unlock()
 	return s.version, s.client, s.capabilities
 }
+
+// Key names the session in every process that shares it, and is no secret; it is ""
+// for one that a connection or a process has for itself.
+func (s *Session) Key() string { return s.key }
