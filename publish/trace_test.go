@@ -172,6 +172,29 @@ func TestTraceOfFollowers(t *testing.T) {
 	}
 }
 
+// A task is its run, and each request about it is linked to that.
+func TestTraceOfTasks(t *testing.T) {
+	t.Parallel()
+	s, e, spans := traced(t, gated(t, "deploy", time.Hour))
+	p := poller{site: listen(t, s, publish.HTTPOptions{}), declares: declaresBoth}
+	id := p.create("relavium_deploy", "").TaskID
+	p.get(id)
+	p.cancel(id)
+	r, err := e.Run(t.Context(), id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if call := awaitSpan(t, spans, "tools/call relavium_deploy", 1); call.SpanContext().SpanID() != r.Span().SpanID() || attributeOf(call, engine.SpanRun) != id {
+		t.Errorf("the run belongs to %s, want to the call %s", r.Span().SpanID(), call.SpanContext().SpanID())
+	}
+	for _, method := range []string{"tasks/get", "tasks/cancel"} {
+		span := awaitSpan(t, spans, method, 1)
+		if attributeOf(span, engine.SpanRun) != id || len(span.Links()) != 1 || span.Links()[0].SpanContext.SpanID() != r.Span().SpanID() {
+			t.Errorf("the span of %s names run %q with links %v", method, attributeOf(span, engine.SpanRun), span.Links())
+		}
+	}
+}
+
 // A call that goes wrong says so by its code, and by nothing that it was given.
 func TestTraceOfFailures(t *testing.T) {
 	t.Parallel()

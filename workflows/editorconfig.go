@@ -50,6 +50,7 @@ type editorServe struct {
 	AllowOrigins  []string                        `json:"allow_origins,omitzero"`
 	AllowHosts    []string                        `json:"allow_hosts,omitzero"`
 	MetricsListen string                          `json:"metrics_listen,omitzero"`
+	TraceEndpoint string                          `json:"trace_endpoint,omitzero"`
 	WorkspaceID   string                          `json:"workspace_id,omitzero" jsonschema_description:"Identity of the project's files where several machines mount them."`
 	Handover      map[string]editorDuration       `json:"handover,omitzero" jsonschema_description:"How long a call of a client may be held, by the client's name; 0 means for ever."`
 	Workflow      map[string]editorServedWorkflow `json:"workflow,omitzero" jsonschema_description:"Settings of one workflow, by id."`
