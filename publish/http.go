@@ -112,8 +112,11 @@ func (s *Server) waits(ctx context.Context, run string) bool {
 	return err == nil && len(open) > 0
 }
 
-// ready reports whether the run store answers.
+// ready reports whether the run store answers and runs can be taken.
 func (s *Server) ready(ctx context.Context) error {
+	if err := s.engine.Ready(); err != nil {
+		return err
+	}
 	rctx, done := context.WithTimeout(ctx, storeTimeout)
 	defer done()
 	_, err := s.engine.Runs(rctx, engine.RunFilter{Limit: 1})

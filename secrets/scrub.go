@@ -45,6 +45,10 @@ func (s *Scrubber) LearnEnviron(environ []string) {
 	}
 }
 
+// LearnText makes the scrubber know a value that has no name of its own; label, such as
+// the variable that it came in, stands in its place.
+func (s *Scrubber) LearnText(label, value string) { s.learn("[secret:"+label+"]", value) }
+
 func isSecretVariable(name string) bool {
 	name, own := strings.CutPrefix(name, "RELAVIUM_")
 	switch {

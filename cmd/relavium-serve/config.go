@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 
 	"github.com/relavium/relavium-serve/egress"
 	"github.com/relavium/relavium-serve/secrets"
@@ -159,11 +158,6 @@ func (s *shell) overlayEnv(merged *settings) error {
 			return invalid("", "RELAVIUM_%s_ALLOW_LOCAL_ENDPOINT: expected true or false", name)
 		}
 	}
-	for _, name := range []string{"RELAVIUM_DATABASE_URL", "RELAVIUM_DATABASE_URL_FILE"} {
-		if value := s.env[name]; value != "" {
-			merged.Database.URL = &value
-		}
-	}
 	return nil
 }
 
@@ -242,9 +236,4 @@ func privateFile(path string) error {
 		}
 	}
 	return nil
-}
-
-// unbuilt says that a feature is not in this build.
-func unbuilt(what string) error {
-	return invalid("leave it out", "%s is not part of this build", strings.TrimSpace(what))
 }

@@ -22,6 +22,7 @@ type app struct {
 	config   string    // --config
 	cwd      string    // --cwd
 	logFlag  string    // --log-level
+	database string    // --database
 	entered  bool      // a command's own code has begun; errors before it are the invocation's
 	reading  sync.Once // starts the reader of readLine
 	readLine <-chan string
@@ -73,7 +74,9 @@ func (a *app) command() *cobra.Command {
 	flags.StringVar(&a.cwd, "cwd", "", "look for the project from this folder (default: the working directory)")
 	flags.StringVar(&a.logFlag, "log-level", "", "debug, info, warn or error (default: RELAVIUM_LOG, else info for servers, warn for the rest)")
 	root.AddCommand(
-		a.serveCommand(), a.runCommand(), a.runsCommand(), a.gateCommand(), a.consoleCommand(), a.mcpCommand(), a.consentCommand(), a.tokenCommand(), a.secretsCommand(), a.auditCommand(), a.healthCommand(),
+		a.databaseFlag(a.serveCommand()), a.databaseFlag(a.runCommand()), a.databaseFlag(a.runsCommand()), a.databaseFlag(a.gateCommand()),
+		a.databaseFlag(a.consoleCommand()), a.databaseFlag(a.mcpCommand()), a.consentCommand(), a.databaseFlag(a.tokenCommand()), a.secretsCommand(),
+		a.databaseFlag(a.auditCommand()), a.databaseFlag(a.migrateCommand()), a.healthCommand(),
 		a.validateCommand(), a.schemaCommand(), a.graphCommand(), a.versionCommand(),
 	)
 	return root
@@ -99,6 +102,7 @@ type site struct {
 	log     *slog.Logger
 	secrets *secrets.Store
 	known   *known
+	shared  *database // nil: runs are kept in a file of the home
 
 	spawning spawning
 	agents   *agents                        // of a process that executes runs
@@ -127,11 +131,15 @@ func (a *app) open(fallback slog.Level) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
+	shared, err := a.sharedStore(p, merged)
+	if err != nil {
+		return nil, err
+	}
 	loaded := new(known)
 	if a.config != "" {
 		if path, err := filepath.Abs(a.config); err == nil {
 			loaded.add(nil, path)
 		}
 	}
-	return &site{place: p, settings: merged, log: a.logger(level), secrets: kept, known: loaded, spawning: spawning{ask: new(atomic.Bool)}, store: new(atomic.Pointer[engine.Engine])}, nil
+	return &site{place: p, settings: merged, log: a.logger(level), secrets: kept, known: loaded, shared: shared, spawning: spawning{ask: new(atomic.Bool)}, store: new(atomic.Pointer[engine.Engine])}, nil
 }

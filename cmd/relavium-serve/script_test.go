@@ -14,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
+	"github.com/relavium/relavium-serve/engine/durable/durabletest"
 	"github.com/relavium/relavium-serve/inbound/child"
 )
 
@@ -43,8 +44,21 @@ func (m leakChecked) Run() int {
 // script has a home and a project of its own.
 func TestScript(t *testing.T) {
 	t.Parallel()
+	runScripts(t, "script", nil)
+}
+
+// TestPostgresScript runs scripts with a database each, whose URL is in $URL:
+// testdata/postgres/*.txtar.
+func TestPostgresScript(t *testing.T) {
+	t.Parallel()
+	durabletest.Shared(t) // or skip
+	runScripts(t, "postgres", func(env *testscript.Env) { env.Setenv("URL", durabletest.Shared(t)) })
+}
+
+func runScripts(t *testing.T, dir string, setup func(*testscript.Env)) {
+	t.Helper()
 	testscript.Run(t, testscript.Params{
-		Dir:                 filepath.Join("testdata", "script"),
+		Dir:                 filepath.Join("testdata", dir),
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
@@ -56,6 +70,9 @@ func TestScript(t *testing.T) {
 			// Where npm has put the servers of the integration tests, if it has.
 			if servers, err := filepath.Abs(filepath.Join("..", "..", "integration", "servers", "node_modules", ".bin")); err == nil {
 				env.Setenv("SERVERS", servers)
+			}
+			if setup != nil {
+				setup(env)
 			}
 			return os.MkdirAll(home, 0o700)
 		},

@@ -56,7 +56,7 @@ func (a *app) serveCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := unbuiltServing(cmd, at, &flags); err != nil {
+			if err := checkTransports(cmd, at, &flags); err != nil {
 				return err
 			}
 			if err := a.spawns(at, flags.allow, false); err != nil {
@@ -78,22 +78,11 @@ func (a *app) serveCommand() *cobra.Command {
 	f.StringVar(&flags.metrics, "metrics-listen", "", "answer GET /metrics for Prometheus on this address, such as 127.0.0.1:9464")
 	f.StringVar(&flags.trace, traceFlag, "", traceHelp)
 	f.BoolVar(&flags.noRunTools, "no-run-tools", false, "leave out the relavium_run_* tools")
-	for _, name := range unbuiltFlags() {
-		f.StringArray(name, nil, "not part of this build")
-		f.Lookup(name).Hidden = true
-	}
 	return cmd
 }
 
-// unbuiltFlags are the flags of serve whose features are not part of this build.
-func unbuiltFlags() []string {
-	return []string{
-		"database",
-	}
-}
-
-// unbuiltServing refuses what this build cannot do, by flag or by key.
-func unbuiltServing(cmd *cobra.Command, at *site, flags *serveFlags) error {
+// checkTransports refuses transports that there are not, and flags that go with none of them.
+func checkTransports(cmd *cobra.Command, at *site, flags *serveFlags) error {
 	transports, from := flags.transports, "--transport"
 	if transports == nil {
 		transports, from = []string{*at.Serve.Transport}, "[serve] transport ="
@@ -112,11 +101,6 @@ func unbuiltServing(cmd *cobra.Command, at *site, flags *serveFlags) error {
 	flags.http.mcp, flags.http.websocket = slices.Contains(transports, "http"), slices.Contains(transports, "websocket")
 	if name := flags.http.given(cmd); name != "" && slices.Contains(transports, "stdio") {
 		return invalid("add --transport http", "--%s: the transport is stdio", name)
-	}
-	for _, name := range unbuiltFlags() {
-		if cmd.Flags().Changed(name) {
-			return unbuilt("--" + name)
-		}
 	}
 	return nil
 }
@@ -193,7 +177,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	}
 	reloads := &reloader{app: a, start: at, at: at, flags: flags, entry: entry, server: server, eng: store.eng, inputs: inputs, listed: listed}
 	defer reloads.begin(ctx, files)()
-	at.log.InfoContext(ctx, "serving", "transport", strings.Join(flags.transports, ", "), "workflows", len(listed), "store", "serve.db in RELAVIUM_HOME")
+	at.log.InfoContext(ctx, "serving", "transport", strings.Join(flags.transports, ", "), "workflows", len(listed), "store", at.storeName())
 	if overHTTP {
 		return closeStore(ctx, store.eng, a.serveHTTP(ctx, at, entry, store.eng, server, listener, overOptions))
 	}

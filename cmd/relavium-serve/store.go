@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/relavium/relavium-serve/builtin"
@@ -16,10 +15,7 @@ const closeGrace = 4 * time.Second
 // openStore opens the run store of the home. As an executor it also continues
 // the runs of the projects. The caller closes it with closeStore.
 func (a *app) openStore(ctx context.Context, at *site, executor bool, projects ...string) (*engine.Engine, error) {
-	if at.Database.URL != nil {
-		return nil, unbuilt("a database other than the embedded one ([database] url, RELAVIUM_DATABASE_URL)")
-	}
-	store, err := prepareHome(at.place)
+	store, err := at.storePlace()
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +50,7 @@ func (a *app) openStore(ctx context.Context, at *site, executor bool, projects .
 	}
 	eng, err := engine.Open(ctx, opt)
 	if err != nil {
-		err = fmt.Errorf("the run store: %w", err)
+		err = at.storeFault(ctx, err)
 		if executor {
 			err = errors.Join(err, g.stop(ctx))
 		}
@@ -67,6 +63,31 @@ func (a *app) openStore(ctx context.Context, at *site, executor bool, projects .
 		}
 	}
 	return eng, nil
+}
+
+// storePlace is where runs are kept: the database, or the file of the home, which is
+// made.
+func (at *site) storePlace() (string, error) {
+	if at.shared != nil {
+		return at.shared.url, makeHome(at.place)
+	}
+	return prepareHome(at.place)
+}
+
+// storeName is the run store for people.
+func (at *site) storeName() string {
+	if at.shared != nil {
+		return at.shared.place()
+	}
+	return "serve.db in RELAVIUM_HOME"
+}
+
+// storeFault says what is wrong with the run store.
+func (at *site) storeFault(ctx context.Context, err error) error {
+	if at.shared != nil {
+		return at.shared.fault(ctx, err)
+	}
+	return &storeError{what: "the run store", err: err}
 }
 
 // atLeast keeps a duration that was set to nothing from meaning the default.
