@@ -407,6 +407,31 @@ func TestTraceOfStranger(t *testing.T) {
 	}
 }
 
+// TestTraceThroughKill kills a server whose run waits, and continues the run by another
+// process: what that does is in the client's trace too.
+func TestTraceThroughKill(t *testing.T) {
+	t.Parallel()
+	c := collect(t)
+	p := scenarioProject(t)
+	s := p.serve(t, "--publish", "@mcp_call", "--trace-endpoint", c.url)
+	s.initialize()
+	s.request("1", "tools/call", `{"name":"relavium_deploy","arguments":{"version":"1.4.2"},"_meta":{`+callersMeta+`}}`)
+	id := s.gate(0)
+	s.kill()
+	before := len(c.all(nil))
+	p.ok(t, "gate", "approve", id, "--yes")
+	p.ok(t, "run", "--resume", id, "--trace-endpoint", c.url)
+	all := c.all(nil)
+	if len(all) == before {
+		t.Fatal("the second process sent no span")
+	}
+	for _, span := range all[before:] {
+		if hex.EncodeToString(span.TraceId) != callersTrace || attributes(span)["relavium.run.id"] != id {
+			t.Errorf("the span %q is of the trace %x and the run %s, want the client's and %s", span.Name, span.TraceId, attributes(span)["relavium.run.id"], id)
+		}
+	}
+}
+
 // TestTraceGoesOn parks a run with its server and continues it by another process: it
 // stays one trace, below the call that started it.
 func TestTraceGoesOn(t *testing.T) {
