@@ -112,7 +112,7 @@ func TestReportL08(t *testing.T) {
 				return true
 			}
 		}
-		events{w}.Write(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"late"}]}}`, m.id)) //nolint:errcheck // the client tells
+		events{w}.Write(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"late"}]}}`, m.id))
 		return true
 	}
 	w := newWorld(t, nil, nil)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/relavium/relavium-serve/workflows"
@@ -124,9 +125,13 @@ func (t *resultBuilder) note(what string, media, uri json.RawMessage) error {
 
 // structured adds the structured content, unless a text part says the same, as servers
 // are asked to repeat it ("a tool that returns structured content SHOULD also return the
-// serialized JSON in a TextContent block"). It counts either way.
+// serialized JSON in a TextContent block"), or is its one member, as those of servers
+// are whose results are plain text. It counts either way.
 func (t *resultBuilder) structured(raw json.RawMessage) error {
 	canonical := canonicalJSON(raw)
+	if fs, ok := members(raw); ok && len(fs) == 1 && len(fs[0].value) > 0 && fs[0].value[0] == '"' && slices.Contains(t.texts, textOf(fs[0].value)) {
+		return t.add(string(canonical), false)
+	}
 	for _, s := range t.texts {
 		if json.Valid([]byte(s)) && bytes.Equal(canonicalJSON([]byte(s)), canonical) {
 			return t.add(string(canonical), false)

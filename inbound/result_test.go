@@ -32,6 +32,8 @@ func TestResultText(t *testing.T) {
 		{name: "structured", result: `{"content":[],"structuredContent":{"b":1,"a":[1.50,"x"]}}`, want: `{"a":[1.50,"x"],"b":1}`},
 		{name: "structured without content", result: `{"structuredContent":{"a":1}}`, want: `{"a":1}`},
 		{name: "structured said as text", result: `{"content":[{"type":"text","text":"{ \"b\" : 2, \"a\" : 1 }"}],"structuredContent":{"a":1,"b":2}}`, want: `{ "b" : 2, "a" : 1 }`},
+		{name: "text said as structured", result: `{"content":[{"type":"text","text":"one\n"}],"structuredContent":{"content":"one\n"}}`, want: "one\n"},
+		{name: "text said as structured, and more", result: `{"content":[{"type":"text","text":"one"}],"structuredContent":{"content":"one","n":1}}`, want: "one\n{\"content\":\"one\",\"n\":1}"},
 		{name: "both", result: `{"content":[{"type":"text","text":"one"}],"structuredContent":{"a":1}}`, want: "one\n{\"a\":1}"},
 		{name: "structured null", result: `{"content":[],"structuredContent":null}`},
 		{name: "empty", result: `{"content":[]}`},
