@@ -34,7 +34,8 @@ type NameError struct {
 func (e *NameError) Error() string { return fmt.Sprintf("%q: %s", e.Text, e.Reason) }
 
 // ParseName reads a name: provider/<provider>, mcp/<name>,
-// input/<workflow>/<input> or search. The error is a *NameError.
+// input/<workflow>/<input>, or search, which nothing asks for yet. The error is a
+// *NameError.
 func ParseName(text string) (Name, error) {
 	kind, rest, _ := strings.Cut(text, "/")
 	switch space(kind) {
@@ -50,7 +51,7 @@ func ParseName(text string) (Name, error) {
 			return Name{space: searchSpace}, nil
 		}
 	}
-	return Name{}, badName(text, "not the name of a secret, expected provider/<provider>, mcp/<name>, input/<workflow>/<input> or search")
+	return Name{}, badName(text, "not the name of a secret, expected provider/<provider>, mcp/<name> or input/<workflow>/<input>")
 }
 
 func badName(text, reason string) error {

@@ -153,7 +153,7 @@ func (w *Workflow) CoerceInputs(pairs []string) (json.RawMessage, error) {
 		in, known := w.input(name)
 		switch {
 		case !ok:
-			wrong.add("", "name=value")
+			wrong.add(shownName(pair), "name=value, after --input")
 		case !known:
 			wrong.add(shownName(name), w.noSuchInput())
 		case in.Type == TypeSecret:

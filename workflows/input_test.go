@@ -199,7 +199,7 @@ func TestCoerceInputs(t *testing.T) {
 		{"count", "a number from 0 to 9007199254740993"},
 		{"wet", "a boolean"},
 		{"pin-code", "no value: a secret input is read from RELAVIUM_INPUT_RING_SURVEY_PIN_CODE where the server runs"},
-		{"", "name=value"},
+		{"alone", "name=value, after --input"},
 		{"level", "a number, one of 1, 2, 3.50"},
 		{"level", "one value, got it twice"},
 		{"level", "one value, got it twice"},
