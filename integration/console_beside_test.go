@@ -128,6 +128,9 @@ func TestConsoleBeside(t *testing.T) {
 	p := install(t, "").project(t, "shop", testdata(t, "shipment", "name-it"))
 	first := p.parked(t, "shipment", "--input", "version=1.0.0")
 	v := p.consoleBeside(t)
+	if _, stderr, code := p.cli(t, "health", v.base); code != 1 || !strings.Contains(stderr, "it is no relavium-serve serve") {
+		t.Errorf("health of a console = exit %d, %s, want 1 and that it is no server", code, stderr)
+	}
 	gate := p.openGate(t, first)
 	page := v.send("/gates/"+gate, "/gates/"+gate, url.Values{"decision": {"approve"}})
 	for _, want := range []string{"You approved this gate", "Nobody executes the run now", "relavium-serve run --resume " + first} {

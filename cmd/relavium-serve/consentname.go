@@ -55,7 +55,7 @@ func (a *app) grantNamed(ctx context.Context, name string, folders []string, asJ
 			return a.said(asJSON, []string{}, "nothing of %s needs consent that is not granted", oneLine(name, 80))
 		}
 		if unmet := a.conditions(at).Unmet(); len(unmet) > 0 {
-			a.showUnapproved(missing)
+			a.showUnapproved(missing, "only for one process of run or serve")
 			return invalid("run it on a terminal; where there is none, relavium-serve consent grant --digest DIGEST < server.json",
 				"nobody can be asked for consent to %s: %s", digestsOf(missing), strings.Join(unmet, ", "))
 		}

@@ -88,6 +88,12 @@ func (a *app) askHealth(ctx context.Context, base, path string) error {
 	if err != nil {
 		return &fault{code: exitFailed, err: err}
 	}
+	if resp.StatusCode == http.StatusNotFound {
+		return &fault{
+			code: exitFailed, err: fmt.Errorf("what listens at %s has no %s: it is no relavium-serve serve", u.Host, path),
+			hint: "name the address of a server over HTTP; relavium-serve console has none of this",
+		}
+	}
 	if resp.StatusCode != http.StatusOK {
 		return &fault{code: exitFailed, err: fmt.Errorf("%s: %d %s", path, resp.StatusCode, oneLine(string(said), 100))}
 	}

@@ -20,7 +20,7 @@ import (
 
 func (a *app) mcpCommand() *cobra.Command {
 	cmd := group("mcp", "Look at the MCP servers that agents use, and try them",
-		"  relavium-serve mcp inspect release-notes --workflows examples/workflows\n  relavium-serve mcp call SERVER search '{\"query\":\"retry\"}'",
+		"  relavium-serve mcp inspect log-question --workflows examples/workflows --allow-mcp-stdio DIGEST\n  relavium-serve mcp call SERVER search '{\"query\":\"retry\"}'",
 		a.mcpInspectCommand(), a.mcpCallCommand(), a.mcpPinCommand())
 	cmd.Long = `Look at the MCP servers that agents use, and try them.
 
@@ -185,6 +185,8 @@ func (a *app) withHost(ctx context.Context, at *site, pinned bool, use func(*inb
 	if err != nil {
 		return err
 	}
+	// What is dropped is in what these commands show, or was not asked for.
+	opt.Log = slog.New(without{opt.Log.Handler(), "mcp tool dropped"})
 	if pinned {
 		pins, err := a.pins(at)
 		if err != nil {
@@ -204,6 +206,19 @@ func (a *app) withHost(ctx context.Context, at *site, pinned bool, use func(*inb
 	return use(host)
 }
 
+// without is a log without the lines of one message.
+type without struct {
+	slog.Handler
+	message string
+}
+
+func (h without) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == h.message {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
 // connect opens the server as the run of that name.
 func (a *app) connect(ctx context.Context, host *inbound.Host, run string, t *target) (inbound.ServerReport, error) {
 	err := host.Open(ctx, inbound.Run{ID: run, Workflow: t.workflow, Principal: "local", Root: t.root})
@@ -221,7 +236,7 @@ func (a *app) connect(ctx context.Context, host *inbound.Host, run string, t *ta
 // approved is shown whole, with the line that approves it.
 func (a *app) startFault(t *target, err error) error {
 	if missing, ok := errors.AsType[*inbound.UnapprovedError](err); ok {
-		a.showUnapproved(missing)
+		a.showUnapproved(missing, "only for this command")
 		return &fault{code: exitFault, err: errors.New(unapprovedMessage(missing)), hint: "relavium-serve consent grant " + t.name()}
 	}
 	f, ok := errors.AsType[*workflows.ToolError](err)
@@ -247,8 +262,9 @@ func (a *app) startFault(t *target, err error) error {
 	return &fault{code: code, err: fmt.Errorf("MCP server %s: %s (%s)", t.name(), f.Message, f.Reason), hint: hint}
 }
 
-// showUnapproved shows the declarations that nobody approved.
-func (a *app) showUnapproved(missing *inbound.UnapprovedError) {
+// showUnapproved shows the declarations that nobody approved; once says for what the
+// flag that it names holds.
+func (a *app) showUnapproved(missing *inbound.UnapprovedError, once string) {
 	w := a.scrubber.Writer(a.stderr)
 	for i := range missing.Servers {
 		u := &missing.Servers[i]
@@ -257,6 +273,6 @@ func (a *app) showUnapproved(missing *inbound.UnapprovedError) {
 		if u.Cause != nil {
 			_, _ = fmt.Fprintf(w, "  the grants cannot be read: %s\n", text.Clean(u.Cause.Error()))
 		}
-		_, _ = fmt.Fprintf(w, "only for this command: --allow-mcp-stdio %s\n", u.Digest)
+		_, _ = fmt.Fprintf(w, "%s: --allow-mcp-stdio %s\n", once, u.Digest)
 	}
 }
