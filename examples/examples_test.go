@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,8 @@ import (
 	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/engine/agent"
 	"github.com/relavium/relavium-serve/engine/expr"
+	"github.com/relavium/relavium-serve/inbound"
+	"github.com/relavium/relavium-serve/inbound/child"
 	"github.com/relavium/relavium-serve/integration/fakemodel"
 	"github.com/relavium/relavium-serve/models"
 	"github.com/relavium/relavium-serve/workflows"
@@ -31,7 +34,18 @@ const project = "examples"
 
 var update = flag.Bool("update", false, "write the outputs that the runs gave")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if child.Supervising() {
+		os.Exit(child.Supervise()) //nolint:forbidigo // TestMain is this package's main
+	}
+	if slices.ContainsFunc(os.Args, func(arg string) bool { return strings.HasPrefix(arg, npmServer) }) {
+		if err := serveFiles(os.Args, os.Stdin, os.Stdout); err != nil { //nolint:forbidigo // this process is a stdio server
+			panic(err)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // approve is how the test answers the gates of the samples.
 func approve() engine.Decision {
@@ -44,8 +58,8 @@ func load(t *testing.T) []workflows.Loaded {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(files) < 8 {
-		t.Fatalf("%d example workflows, want at least 8", len(files))
+	if len(files) < 9 {
+		t.Fatalf("%d example workflows, want at least 9", len(files))
 	}
 	var all []workflows.Loaded
 	for _, file := range files {
@@ -162,9 +176,10 @@ func TestBranches(t *testing.T) {
 // open opens a store of its own, which the test closes.
 func open(t *testing.T) *engine.Engine {
 	t.Helper()
+	host := servers(t)
 	e, err := engine.Open(t.Context(), engine.Options{
 		Path: filepath.Join(t.TempDir(), "runs.db"), Executor: true, Projects: []string{project},
-		Agent: agents(t), ReadFile: builtin.Reader{}.ReadText, Logger: slog.New(slog.DiscardHandler),
+		Agent: agents(t, host), Attend: attend(host), ReadFile: builtin.Reader{}.ReadText, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +195,7 @@ func open(t *testing.T) *engine.Engine {
 }
 
 // agents run on a model that answers as the scripts beside the examples say.
-func agents(t *testing.T) *agent.Runner {
+func agents(t *testing.T, host *inbound.Host) *agent.Runner {
 	t.Helper()
 	var script fakemodel.Script
 	files, err := filepath.Glob("workflows/*.model.json")
@@ -218,7 +233,7 @@ func agents(t *testing.T) *agent.Runner {
 		m.CloseIdle()
 		server.Close()
 	})
-	return agent.New(agent.Options{Models: m, Builtin: tools, Spill: tools.Spill})
+	return agent.New(agent.Options{Models: m, Builtin: tools, Spill: tools.Spill, Servers: host})
 }
 
 // execute runs one example, settles its gates and returns its terminal event.
@@ -252,6 +267,9 @@ func execute(t *testing.T, e *engine.Engine, loaded workflows.Loaded, input json
 			t.Fatalf("%s after %s: %v", w.ID, last.Type, err)
 		}
 		last = event
+		if event.Type == engine.AgentToolResult && (event.Success == nil || !*event.Success) {
+			t.Errorf("%s: tool %s fails: %s", w.ID, event.Tool, event.Summary)
+		}
 		if event.Type != engine.GatePaused {
 			continue
 		}
