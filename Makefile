@@ -1,6 +1,6 @@
 # make help lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long test-clients conformance lint fmt fuzz bench vuln clean demo-agents
+.PHONY: help build demo test test-postgres test-long test-clients conformance lint fmt fuzz bench vuln clean demo-agents
 GO       ?= go
 TOOLS    := bin/tools
 FUZZTIME ?= 10s
@@ -52,7 +52,7 @@ fuzz: ## every fuzz target for FUZZTIME (10s)
 	scripts/fuzz $(FUZZTIME)
 
 bench: build ## one run against the goals: a table of times and ratios
-	$(GO) run ./bench
+	scripts/postgres $(GO) run ./bench
 
 vuln: $(TOOLS)/govulncheck ## known vulnerabilities that the binary can reach
 	cd tools && $(GO) run ./vuln -scanner ../$(TOOLS)/govulncheck -allow vuln/allow.txt -dir ..

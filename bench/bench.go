@@ -23,7 +23,7 @@ const warm = 20
 
 // A bench is one invocation.
 type bench struct {
-	only   bool // agents
+	only   string // agents or replicas; "" means all
 	rounds int
 	runs   int
 	gates  int
@@ -94,8 +94,12 @@ func (b *bench) measure(ctx context.Context) error {
 }
 
 func (b *bench) all(ctx context.Context, dir string) error {
-	if b.only {
-		rows, err := b.agentRows(ctx, filepath.Join(dir, "agents"))
+	if b.only != "" {
+		measure := b.agentRows
+		if b.only == "replicas" {
+			measure = b.replicaRows
+		}
+		rows, err := measure(ctx, filepath.Join(dir, b.only))
 		if err != nil {
 			return err
 		}
@@ -181,7 +185,11 @@ func (b *bench) all(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	return b.report(append(rows, more...))
+	shared, err := b.replicaRows(ctx, filepath.Join(dir, "replicas"))
+	if err != nil {
+		return fmt.Errorf("replicas: %w", err)
+	}
+	return b.report(slices.Concat(rows, more, shared))
 }
 
 // agentRows measures agents.

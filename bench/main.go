@@ -18,7 +18,7 @@ func main() {
 	gates := flag.Int("gates", 10_000, "waiting gates of the idle measurement")
 	calls := flag.Int("calls", 1000, "waiting calls of the HTTP measurement")
 	fake := flag.Bool("fake", false, "be the model provider that the agents of a bench ask")
-	only := flag.Bool("agents", false, "measure the agents alone")
+	only := flag.String("only", "", "measure one part alone: agents, or replicas (beside a PostgreSQL server: scripts/postgres)")
 	binary := flag.String("binary", "bin/relavium-serve", "the built binary")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -29,6 +29,10 @@ func main() {
 			os.Exit(1)
 		}
 		return
+	}
+	if *only != "" && *only != "agents" && *only != "replicas" {
+		fmt.Fprintln(os.Stderr, "bench: -only is agents or replicas")
+		os.Exit(2)
 	}
 	b := bench{only: *only, rounds: *rounds, runs: *runs, gates: *gates, calls: *calls, binary: *binary, w: os.Stdout}
 	if err := b.measure(ctx); err != nil {

@@ -142,12 +142,13 @@ func goroutines() int {
 }
 
 // serveHTTP starts the binary with the HTTP transport and finds out where it listens.
-func (b *bench) serveHTTP(ctx context.Context, dir string) (*server, string, error) {
+func (b *bench) serveHTTP(ctx context.Context, dir string, env ...string) (*server, string, error) {
 	s, err := b.command(ctx, dir, "--transport", "http", "--listen", "127.0.0.1:0", "--log-level", "info")
 	if err != nil {
 		return nil, "", err
 	}
 	s.cmd.Stderr = nil
+	s.cmd.Env = append(s.cmd.Env, env...)
 	log, err := s.cmd.StderrPipe()
 	if err != nil {
 		return nil, "", err
