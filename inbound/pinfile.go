@@ -53,7 +53,7 @@ func (s *pinSet) remove(key string) bool {
 }
 
 func (p *Pins) read(ctx context.Context) (*pinSet, error) {
-	data, err := p.file.Read(ctx, maxPinBytes)
+	data, err := p.store.Read(ctx, maxPinBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (p *Pins) read(ctx context.Context) (*pinSet, error) {
 
 // replace changes what the file holds. A file that cannot be read is left as it is.
 func (p *Pins) replace(ctx context.Context, change func(*pinSet)) error {
-	return p.file.Replace(ctx, maxPinBytes, func(old []byte) ([]byte, error) {
+	return p.store.Replace(ctx, maxPinBytes, func(old []byte) ([]byte, error) {
 		pins, err := parsePins(old)
 		if err != nil {
 			return nil, err

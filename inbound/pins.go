@@ -45,16 +45,28 @@ type PinOptions struct {
 	Ask func(ctx context.Context, change *PinChange) (bool, error)
 	Log *slog.Logger // required
 	Now func() time.Time
+	// Store keeps the pins; nil keeps them in a file of the home folder.
+	Store PinStore
+}
+
+// A PinStore keeps one document. It is safe for concurrent use, also by other
+// processes; consent.OwnFile is one.
+type PinStore interface {
+	// Read returns the document, at most limit bytes, or nil if there is none.
+	Read(ctx context.Context, limit int) ([]byte, error)
+	// Replace puts what change makes of the document in its place; meanwhile nobody else
+	// changes it. An error of change is returned, and nothing is replaced.
+	Replace(ctx context.Context, limit int, change func(old []byte) ([]byte, error)) error
 }
 
 // Pins are the definitions of tools as they were when a server was first used or its
-// tools last approved, in one file of the home folder. A server is known by its
-// program's digest or by its transport and exact URL. Where the file cannot be read
+// tools last approved, in one document. A server is known by its
+// program's digest or by its transport and exact URL. Where that cannot be read
 // nothing counts as seen first. It is safe for use by several goroutines, and other
 // processes may use the same folder.
 type Pins struct {
 	opt    PinOptions
-	file   consent.OwnFile
+	store  PinStore
 	asking sync.Mutex
 }
 
@@ -77,7 +89,10 @@ func OpenPins(home string, opt PinOptions) (*Pins, error) {
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
-	return &Pins{opt: opt, file: consent.OwnFile{Home: home, Name: pinFile, LockName: pinLock}}, nil
+	if opt.Store == nil {
+		opt.Store = consent.OwnFile{Home: home, Name: pinFile, LockName: pinLock}
+	}
+	return &Pins{opt: opt, store: opt.Store}, nil
 }
 
 // A Pin is what is kept of one server.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/relavium/relavium-serve/consent"
+	"github.com/relavium/relavium-serve/engine"
 	"github.com/relavium/relavium-serve/inbound"
 	"github.com/relavium/relavium-serve/inbound/child"
 	"github.com/relavium/relavium-serve/inbound/text"
@@ -179,7 +180,14 @@ func sameServer(x, y *workflows.ServerRef) bool {
 
 // withHost makes a host for the length of one command. pinned says that definitions
 // are compared as for a run.
-func (a *app) withHost(ctx context.Context, at *site, pinned bool, use func(*inbound.Host) error) (err error) {
+func (a *app) withHost(ctx context.Context, at *site, pinned bool, use func(*inbound.Host) error) error {
+	if at.shared == nil {
+		return a.withHostOf(ctx, at, pinned, use)
+	}
+	return a.withStore(ctx, at, func(*engine.Engine) error { return a.withHostOf(ctx, at, pinned, use) }) // it has the pins
+}
+
+func (a *app) withHostOf(ctx context.Context, at *site, pinned bool, use func(*inbound.Host) error) (err error) {
 	children := child.NewTable(child.TableOptions{Children: at.maxChildren()})
 	opt, err := a.hostOptions(at, children)
 	if err != nil {

@@ -16,8 +16,9 @@ const maxPinLines = 200
 // terminal is asked about changed tools where one may be.
 func (a *app) pins(at *site) (*inbound.Pins, error) {
 	pins, err := inbound.OpenPins(at.home, inbound.PinOptions{
-		Mode: inbound.PinMode(value(at.Host.Pin)),
-		Log:  at.log,
+		Mode:  inbound.PinMode(value(at.Host.Pin)),
+		Log:   at.log,
+		Store: at.pinStore(),
 		Ask: func(ctx context.Context, change *inbound.PinChange) (bool, error) {
 			return at.spawning.ask.Load() && len(a.conditions(at).Unmet()) == 0 && a.askPins(ctx, change), nil
 		},

@@ -102,7 +102,8 @@ type site struct {
 	log     *slog.Logger
 	secrets *secrets.Store
 	known   *known
-	shared  *database // nil: runs are kept in a file of the home
+	shared  *database    // nil: runs are kept in a file of the home
+	opened  *openedStore // what documents are read from, once it is open
 
 	spawning spawning
 	agents   *agents                        // of a process that executes runs
@@ -141,5 +142,5 @@ func (a *app) open(fallback slog.Level) (*site, error) {
 			loaded.add(nil, path)
 		}
 	}
-	return &site{place: p, settings: merged, log: a.logger(level), secrets: kept, known: loaded, shared: shared, spawning: spawning{ask: new(atomic.Bool)}, store: new(atomic.Pointer[engine.Engine])}, nil
+	return &site{place: p, settings: merged, log: a.logger(level), secrets: kept, known: loaded, shared: shared, opened: newOpenedStore(), spawning: spawning{ask: new(atomic.Bool)}, store: new(atomic.Pointer[engine.Engine])}, nil
 }

@@ -134,10 +134,10 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	}
 	defer untraced()
 	files := a.lookAt(at, flags.folders) // what changes from here on is reloaded
-	opened := make(chan openedStore, 1)
+	opened := make(chan openResult, 1)
 	go func() {
 		eng, err := a.openStore(ctx, at, true)
-		opened <- openedStore{eng, err}
+		opened <- openResult{eng, err}
 	}()
 	listed, projects, loadErr := at.published(ctx, flags.folders, entry)
 	store := <-opened
@@ -196,7 +196,7 @@ func (a *app) serve(ctx context.Context, at *site, flags *serveFlags) error {
 	return err
 }
 
-type openedStore struct {
+type openResult struct {
 	eng *engine.Engine
 	err error
 }

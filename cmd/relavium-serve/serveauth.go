@@ -15,8 +15,14 @@ import (
 	"github.com/relavium/relavium-serve/workflows"
 )
 
-// tokens is where the static tokens of the home are kept.
-func (at *site) tokens() access.Store { return &access.File{Home: at.home} }
+// tokens is where the static tokens are kept: in the home, or in the database, which
+// is then open or being opened.
+func (at *site) tokens() access.Store {
+	if at.shared != nil {
+		return access.Shared{Content: document{at, "tokens"}}
+	}
+	return &access.File{Home: at.home}
+}
 
 // access tells callers apart. Without authentication it knows the static tokens,
 // which open the console.

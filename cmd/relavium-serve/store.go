@@ -56,6 +56,7 @@ func (a *app) openStore(ctx context.Context, at *site, executor bool, projects .
 		}
 		return nil, err
 	}
+	at.opened.set(eng)
 	if executor {
 		at.store.Store(eng)
 		if err := g.sweep(ctx, eng); err != nil {

@@ -155,9 +155,9 @@ func (a *app) tokenListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			tokens, err := at.tokens().Tokens(cmd.Context())
+			tokens, err := a.allTokens(cmd.Context(), at)
 			if err != nil {
-				return fmt.Errorf("the tokens: %w", err)
+				return err
 			}
 			views, now := []tokenView{}, time.Now()
 			for i := range tokens {
@@ -193,9 +193,9 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "revoke ID",
-		Short: "End a token, for every server of the home within 5 seconds",
-		Long: "End a token, for every server of the home within 5 seconds: what it has open ends. Its runs go\n" +
-			"on; they belong to token:NAME, and a new token of that name continues them.",
+		Short: "End a token, for every server of the home or database within 5 seconds",
+		Long: "End a token, for every server of the home or database within 5 seconds: what it has open ends.\n" +
+			"Its runs go on; they belong to token:NAME, and a new token of that name continues them.",
 		Example: "  relavium-serve token revoke ID",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -203,23 +203,60 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if homeless(at.place) {
-				return tokenFault(args[0], access.ErrUnknownToken)
+			token, err := a.revokeToken(cmd.Context(), at, args[0])
+			if token.ID == "" {
+				return err
 			}
-			token, err := access.Revoke(cmd.Context(), at.tokens(), args[0], time.Now())
-			if err != nil {
-				return tokenFault(args[0], err)
-			}
-			// It is revoked now, whatever becomes of the entry.
-			err = a.withStore(cmd.Context(), at, func(eng *engine.Engine) error {
-				return recordToken(cmd.Context(), eng, "token.revoked", &token)
-			})
 			v := viewToken(&token, time.Now())
 			return errors.Join(a.said(asJSON, v, "token %s (%s) is revoked", v.ID, v.Name), err)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the token as one JSON object")
 	return cmd
+}
+
+// allTokens reads the tokens, wherever they are kept.
+func (a *app) allTokens(ctx context.Context, at *site) (tokens []access.Token, err error) {
+	read := func(*engine.Engine) (err error) {
+		if tokens, err = at.tokens().Tokens(ctx); err != nil {
+			return fmt.Errorf("the tokens: %w", err)
+		}
+		return nil
+	}
+	if at.shared != nil {
+		err = a.withStore(ctx, at, read)
+	} else {
+		err = read(nil)
+	}
+	return tokens, err
+}
+
+// revokeToken ends a token and records that. A token that is returned is revoked,
+// whatever became of the entry.
+func (a *app) revokeToken(ctx context.Context, at *site, id string) (token access.Token, err error) {
+	revoke := func() (err error) {
+		if token, err = access.Revoke(ctx, at.tokens(), id, time.Now()); err != nil {
+			return tokenFault(id, err)
+		}
+		return nil
+	}
+	if at.shared == nil {
+		if homeless(at.place) {
+			return token, tokenFault(id, access.ErrUnknownToken)
+		}
+		if err := revoke(); err != nil {
+			return token, err
+		}
+	}
+	err = a.withStore(ctx, at, func(eng *engine.Engine) error {
+		if at.shared != nil {
+			if err := revoke(); err != nil {
+				return err
+			}
+		}
+		return recordToken(ctx, eng, "token.revoked", &token)
+	})
+	return token, err
 }
 
 // recordToken writes to the audit log what was done with a token.

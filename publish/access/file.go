@@ -47,6 +47,32 @@ func (f *File) Tokens(context.Context) ([]Token, error) {
 	return parseTokens(raw)
 }
 
+// A Content is one document that processes share. It is safe for concurrent use.
+type Content interface {
+	// Read returns the document, at most limit bytes, or nil if there is none.
+	Read(ctx context.Context, limit int) ([]byte, error)
+	// Replace puts what change makes of the document in its place; meanwhile nobody else
+	// changes it. An error of change is returned, and nothing is replaced.
+	Replace(ctx context.Context, limit int, change func(old []byte) ([]byte, error)) error
+}
+
+// Shared keeps tokens in a document that replicas share, as File does in a file.
+type Shared struct{ Content Content }
+
+// Tokens reads the document; where there is none, no token was made.
+func (s Shared) Tokens(ctx context.Context) ([]Token, error) {
+	raw, err := s.Content.Read(ctx, maxFile)
+	if err != nil {
+		return nil, err
+	}
+	return parseTokens(raw)
+}
+
+// Update changes the document.
+func (s Shared) Update(ctx context.Context, change func([]Token) ([]Token, error)) error {
+	return replaceTokens(ctx, s.Content, change)
+}
+
 // parseTokens reads what the file holds; nil holds none.
 func parseTokens(raw []byte) ([]Token, error) {
 	if raw == nil {
@@ -108,8 +134,11 @@ func (f *File) read() ([]byte, error) {
 // Update changes the file under a lock that processes share. A file or folder that
 // others may have written is refused with a *consent.UnsafeError.
 func (f *File) Update(ctx context.Context, change func([]Token) ([]Token, error)) error {
-	own := consent.OwnFile{Home: f.Home, Name: fileName, LockName: lockName}
-	return own.Replace(ctx, maxFile, func(old []byte) ([]byte, error) {
+	return replaceTokens(ctx, consent.OwnFile{Home: f.Home, Name: fileName, LockName: lockName}, change)
+}
+
+func replaceTokens(ctx context.Context, in Content, change func([]Token) ([]Token, error)) error {
+	return in.Replace(ctx, maxFile, func(old []byte) ([]byte, error) {
 		tokens, err := parseTokens(old)
 		if err != nil {
 			return nil, err
