@@ -252,7 +252,11 @@ func (e *Engine) retain(ctx context.Context) error {
 	if err != nil && !durable.Denied(err) { // where the log is append-only, its owner shortens it
 		return err
 	}
-	return e.write(ctx, `delete from definitions where digest not in (select digest from runs)`)
+	err = e.write(ctx, `delete from definitions where digest not in (select digest from runs)`)
+	if durable.Named(err) {
+		return nil // by a run that was just made; the next time
+	}
+	return err
 }
 
 func (e *Engine) deleteRuns(ctx context.Context, before int64) ([]durable.Ref, error) {

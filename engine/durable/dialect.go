@@ -31,6 +31,13 @@ const (
 	dbosSchema = "relavium_dbos"
 )
 
+// keeping holds a definition while a run is made that names it: with one writer, as on
+// a file, nobody deletes it meanwhile.
+const keeping = `
+alter table runs drop constraint if exists runs_definition;
+alter table runs add constraint runs_definition foreign key(digest) references definitions(digest);
+`
+
 // translations are the statements that were translated, which are few: each stands
 // in the source, but for filters that are put together.
 type translations struct{ known sync.Map }

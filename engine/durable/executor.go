@@ -169,6 +169,7 @@ func (s *Store) MigrateEngine(ctx context.Context, role string, log *slog.Logger
 		`grant select, insert, update, delete on all tables in schema ` + ownSchema + ` to ` + name,
 		`grant usage on all sequences in schema ` + ownSchema + ` to ` + name,
 		`revoke update, delete on ` + ownSchema + `.audit from ` + name,
+		`revoke insert, update, delete on ` + ownSchema + `.meta from ` + name,
 	} {
 		if _, err := s.Write.ExecContext(ctx, grant); err != nil {
 			return storeError(err)

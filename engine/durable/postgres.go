@@ -374,3 +374,8 @@ func deniedPostgres(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == "42501"
 }
+
+func namedPostgres(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == "23503"
+}

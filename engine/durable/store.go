@@ -169,7 +169,7 @@ func (s *Store) Schema(ddl string) string {
 	if s.cluster == nil {
 		return ddl
 	}
-	return "create schema if not exists " + ownSchema + ";\n" + translateSchema(ddl+executorsSchema)
+	return "create schema if not exists " + ownSchema + ";\n" + translateSchema(ddl) + keeping + translateSchema(executorsSchema)
 }
 
 // Close ends the background work and closes the pools. Calling it twice is safe.
@@ -189,6 +189,9 @@ func (s *Store) Close() error {
 // Busy reports whether err says that another connection holds what was asked for,
 // that the database is away, or that a moment's retry may help for another reason.
 func Busy(err error) bool { return busySQLite(err) || busyPostgres(err) }
+
+// Named reports whether a row could not be deleted because another names it by now.
+func Named(err error) bool { return namedPostgres(err) }
 
 // Denied reports whether the database refuses this user a statement.
 func Denied(err error) bool { return deniedPostgres(err) }
