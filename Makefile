@@ -1,17 +1,24 @@
 # make help lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-postgres test-long test-clients conformance lint fmt fuzz bench vuln clean demo-agents
+.PHONY: help build image release demo test test-postgres test-long test-clients test-containers conformance lint fmt fuzz bench vuln clean demo-agents
 GO       ?= go
 TOOLS    := bin/tools
 FUZZTIME ?= 10s
+IMAGE    ?= relavium-serve
 # What must not reach out runs with nothing but loopback, where the system allows it.
 CAGE      = $(shell scripts/loopback --probe 2>/dev/null && echo scripts/loopback)
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## bin/relavium-serve, one static file
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/relavium-serve ./cmd/relavium-serve
+
+image: build ## the container image IMAGE (relavium-serve) around that file; pulls nothing
+	@scripts/image $(IMAGE)
+
+release: ## bin/release: the file for linux, macOS and Windows on amd64 and arm64, with checksums
+	@GO=$(GO) scripts/release bin/release
 
 demo: build ## publish examples/workflows and drive one as an MCP client would
 	@$(GO) run ./integration/demo
@@ -22,10 +29,10 @@ demo-agents: build ## run a workflow with two agents: by a local stand-in, or wi
 # What needs a large download has a target of its own, which .ci/run makes too.
 AGENTS    = TestClaudeCode(Token)?|TestCodexToken|TestInspector|TestAISDK|TestLangChain
 
-test: clients ## everything but the agents and the conformance suite
+test: clients ## everything but the agents, the containers and the conformance suite
 	$(GO) vet ./...
-	scripts/postgres $(GO) test -race -timeout 20m -skip '^($(AGENTS)|TestSuite.*)$$' $(TESTFLAGS) ./...
-	@echo 'left out: $(subst |, ,$(AGENTS)) (make test-clients), TestSuite (make conformance)'
+	scripts/postgres $(GO) test -race -timeout 20m -skip '^($(AGENTS)|TestSuite.*|TestContainers.*)$$' $(TESTFLAGS) ./...
+	@echo 'left out: $(subst |, ,$(AGENTS)) (make test-clients), TestSuite (make conformance), TestContainers (make test-containers)'
 
 test-postgres: ## the engine's tests with every run in PostgreSQL
 	RELAVIUM_TEST_POSTGRES_EVERYWHERE=1 scripts/postgres $(GO) test -race -timeout 15m ./engine/...
@@ -37,6 +44,9 @@ test-long: ## the tests that `test` scales down, at full length (22 minutes)
 test-clients: clients ## the built binary with real MCP clients and agents (first time: 1 GB from npm)
 	@scripts/peers conformance agents
 	$(CAGE) $(GO) test -race -count=1 -timeout 10m -v -run '^($(AGENTS)|TestTypeScript.*)$$' ./integration
+
+test-containers: build ## replicas and PostgreSQL in containers that are killed and cut off (root, docker.io, postgresql)
+	scripts/netns $(GO) test -race -count=1 -timeout 15m -v $(TESTFLAGS) ./integration/containers
 
 conformance: ## the official MCP conformance suite (first time: 240 MB from npm)
 	@scripts/peers conformance

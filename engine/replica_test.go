@@ -135,7 +135,7 @@ func (n *network) serve() {
 		if err != nil {
 			return
 		}
-		out, err := (&net.Dialer{}).Dial("tcp", n.to) //nolint:noctx // it is on this machine
+		out, err := (&net.Dialer{}).Dial("tcp", n.to)
 		if err != nil {
 			_ = in.Close()
 			continue
@@ -189,7 +189,7 @@ func (n *network) heal() {
 func TestCutOffReplica(t *testing.T) {
 	t.Parallel()
 	place := durabletest.Shared(t)
-	net, through := newNetwork(t, place)
+	way, through := newNetwork(t, place)
 	var made, ended atomic.Int64
 	under := make(chan struct{}, 1)
 	agent := agentFunc(func(ctx context.Context, call engine.AgentCall) (engine.AgentResult, error) {
@@ -212,7 +212,7 @@ func TestCutOffReplica(t *testing.T) {
 	}
 	<-under
 	began := time.Now()
-	net.cut()
+	way.cut()
 	eventually(t, "the cut-off replica is not ready", func() bool { return errors.Is(a.Ready(), engine.ErrCutOff) })
 	eventually(t, "what ran there has ended", func() bool { return ended.Load() != 0 })
 	if after := time.Unix(0, ended.Load()).Sub(began); after > lease {
@@ -239,7 +239,7 @@ func TestCutOffReplica(t *testing.T) {
 	if gate.Reason != engine.ReasonUnknown {
 		t.Errorf("the gate asks for %q, want %q", gate.Reason, engine.ReasonUnknown)
 	}
-	net.heal()
+	way.heal()
 	eventually(t, "the replica is back", func() bool { return a.Ready() == nil })
 	// What it ran before is not its any more; the answer through it counts.
 	decide(t, a, gate.ID, engine.Decision{Decision: engine.InputProvided, Payload: []byte(`"skip"`)})

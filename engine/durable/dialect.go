@@ -107,7 +107,7 @@ func word(s string, i int, w string) bool {
 	if !strings.HasPrefix(s[i:], w) {
 		return false
 	}
-	return i == 0 || !(s[i-1] == '_' || s[i-1] >= 'a' && s[i-1] <= 'z')
+	return i == 0 || s[i-1] != '_' && (s[i-1] < 'a' || s[i-1] > 'z')
 }
 
 func translateSchema(ddl string) string {

@@ -80,7 +80,7 @@ func openPostgres(ctx context.Context, opt Options) (*Store, error) {
 		Enable: true, Idle: 2 * time.Second, Interval: time.Second, Count: 3,
 	}}
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := dialer.DialContext(ctx, network, addr) //nolint:forbidigo // The database is where the operator said.
+		c, err := dialer.DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
@@ -107,14 +107,11 @@ func openPostgres(ctx context.Context, opt Options) (*Store, error) {
 
 // reach is a failure to connect without what the library says of user and host.
 func reach(err error) error {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return fmt.Errorf("the database refuses: %s (SQLSTATE %s)", pg.Message, pg.Code)
 	}
-	var parse *pgconn.ConnectError
-	if errors.As(err, &parse) {
-		var dns *net.DNSError
-		if errors.As(err, &dns) {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		if _, ok := errors.AsType[*net.DNSError](err); ok {
 			return errors.New("the database's host is not known")
 		}
 		return errors.New("the database cannot be reached")
@@ -356,23 +353,22 @@ func busyPostgres(err error) bool {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return false
 	}
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch pg.Code[:2] {
 		case "08", "53": // connection, resources
 			return true
 		}
 		return slices.Contains([]string{"40001", "40P01", "55P03", "57P01", "57P02", "57P03", "57P05"}, pg.Code)
 	}
-	var connect *pgconn.ConnectError
-	var network *net.OpError
-	return errors.As(err, &connect) || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) ||
+	_, connect := errors.AsType[*pgconn.ConnectError](err)
+	_, network := errors.AsType[*net.OpError](err)
+	return connect || network || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) ||
 		errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err) || strings.Contains(err.Error(), "conn closed")
 }
 
 func deniedPostgres(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == "42501"
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == "42501"
 }
 
 func namedPostgres(err error) bool {

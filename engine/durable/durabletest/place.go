@@ -23,7 +23,7 @@ import (
 // replicas need it.
 const Variable = "RELAVIUM_TEST_POSTGRES"
 
-// Everywhere, where it is set, has all tests keep their runs there instead of in files.
+// Everywhere is a variable that, where it is set, has all tests keep their runs there instead of in files.
 const Everywhere = "RELAVIUM_TEST_POSTGRES_EVERYWHERE"
 
 // server is the server of all tests, or "" where they keep files.
