@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -88,8 +89,8 @@ func run(t *testing.T, image string, opts ...testcontainers.ContainerCustomizer)
 		id := c.GetContainerID()
 		t.Cleanup(func() {
 			if t.Failed() {
-				logs, err := exec.Command("docker", "logs", "--tail", "60", id).CombinedOutput()
-				t.Logf("%s of %s logged (%v):\n%s", id[:12], image, err, logs)
+				logs, err := exec.Command("docker", "logs", "--tail", "1000", id).CombinedOutput()
+				t.Logf("%s of %s logged (%v):\n%s", id[:12], image, err, ordinary.ReplaceAllString(string(logs), ""))
 			}
 		})
 	}
@@ -98,6 +99,9 @@ func run(t *testing.T, image string, opts ...testcontainers.ContainerCustomizer)
 	}
 	return c.GetContainerID()
 }
+
+// ordinary is what a log has when nothing is wrong.
+var ordinary = regexp.MustCompile(`(?m)^.* level=INFO .*\n`)
 
 // volume makes a volume that ends with the test.
 func volume(t *testing.T) string {
@@ -213,7 +217,7 @@ func (r replica) runs(t *testing.T) []runRecord {
 }
 
 // A gateRecord is what gate list --json prints of one open gate.
-type gateRecord struct{ Run, Gate, Node, Type, Workflow string }
+type gateRecord struct{ ID, Run, Workflow, Reason, Message string }
 
 func (r replica) gates(t *testing.T) []gateRecord {
 	t.Helper()
@@ -238,7 +242,7 @@ func (r replica) base(ctx context.Context) (string, error) {
 // get asks the replica for a path and returns the status, or 0 if it is not reached.
 func (r replica) get(t *testing.T, path string) int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	base, err := r.base(ctx)
 	if err != nil {

@@ -40,6 +40,7 @@ concurrent = 0
 // started again it goes on with what the volume has, and it stops when it is told to.
 func TestContainersEmbedded(t *testing.T) {
 	needEngine(t)
+	t.Parallel()
 	front := newNet(t)
 	r := startReplica(t, newSite(t, answerable, map[string]string{"asking": asking}), front, volume(t))
 	token := r.token(t)
@@ -94,6 +95,7 @@ func (r replica) state(t *testing.T) containerState {
 // TestContainersPostgres starts the stand-in for the database and asks it something.
 func TestContainersPostgres(t *testing.T) {
 	needEngine(t)
+	t.Parallel()
 	db := startPostgres(t, newNet(t))
 	if out := psql(t, db, "select 6 * 7"); out != "42" {
 		t.Errorf("6 * 7 = %s, want 42", out)

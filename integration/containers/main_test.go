@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/testcontainers/testcontainers-go/log"
 )
 
 // The images that the tests use.
@@ -15,6 +17,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	log.SetDefault(quiet{})
 	if private() {
 		if err := images(); err != nil {
 			fmt.Fprintln(os.Stderr, "containers:", err)
@@ -23,6 +26,12 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run()) //nolint:forbidigo // TestMain is this package's main
 }
+
+// quiet drops what testcontainers tells of each step.
+type quiet struct{}
+
+// Printf does nothing.
+func (quiet) Printf(string, ...any) {}
 
 // private reports whether the tests have a container engine of their own.
 func private() bool { return os.Getenv("NETNS") != "" }
@@ -42,9 +51,8 @@ func needEngine(t *testing.T) {
 func images() error {
 	for _, image := range [][2]string{{"image", product}, {"postgres-image", database}} {
 		build := exec.Command(filepath.Join("..", "..", "scripts", image[0]), image[1])
-		build.Stdout, build.Stderr = os.Stderr, os.Stderr
-		if err := build.Run(); err != nil {
-			return fmt.Errorf("scripts/%s: %w", image[0], err)
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("scripts/%s: %w\n%s", image[0], err, out)
 		}
 	}
 	return nil
