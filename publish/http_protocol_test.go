@@ -151,7 +151,7 @@ func TestHTTPSessions(t *testing.T) {
 	}
 }
 
-// Report P03: a server beside it on the same store does not know the session,
+// Report P03: a server beside it with keys of its own does not know the session,
 // and says 404 so that the client initializes again.
 func TestHTTPSessionOfAnotherServer(t *testing.T) {
 	t.Parallel()

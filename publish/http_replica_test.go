@@ -46,7 +46,7 @@ func (c *sessionClient) on(other *site) *sessionClient {
 
 const listTools = `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`
 
-// A session is good at every replica, until it is ended at one of them.
+// A session is good at every replica, until it is ended at one of them (report P03).
 func TestReplicasSession(t *testing.T) {
 	t.Parallel()
 	a, b, _ := replicas(t, nil, publish.HTTPOptions{Hold: 10 * time.Millisecond}, gated(t, "deploy", time.Hour))
