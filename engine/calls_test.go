@@ -30,7 +30,7 @@ func TestCancel(t *testing.T) {
 				t.Fatal(err)
 			}
 			<-b.begun
-			if err := by.Cancel(t.Context(), started.Run, "local", "enough"); err != nil {
+			if err := by.Cancel(t.Context(), started.Run, "local", engine.ViaCLI, "enough"); err != nil {
 				t.Fatal(err)
 			}
 			events := follow(t, e, started.Run)
@@ -38,13 +38,13 @@ func TestCancel(t *testing.T) {
 				t.Errorf("ended %s, want run:cancelled", brief(events))
 			}
 			waiting, _ := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
-			if err := by.Cancel(t.Context(), waiting, "local", "enough"); err != nil {
+			if err := by.Cancel(t.Context(), waiting, "local", engine.ViaCLI, "enough"); err != nil {
 				t.Fatal(err)
 			}
 			if end := last(follow(t, e, waiting)); end.Type != engine.RunCancelled {
 				t.Errorf("a waiting run ended %s, want run:cancelled", end.Type)
 			}
-			if err := by.Cancel(t.Context(), waiting, "local", "again"); err != nil {
+			if err := by.Cancel(t.Context(), waiting, "local", engine.ViaCLI, "again"); err != nil {
 				t.Errorf("cancel of an ended run: %v, want success", err)
 			}
 			gates, err := e.Gates(t.Context(), engine.GateFilter{Run: waiting})
@@ -75,11 +75,24 @@ func TestCancelWinsOverFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-begun
-	if err := e.Cancel(t.Context(), started.Run, "local", ""); err != nil {
+	if err := e.Cancel(t.Context(), started.Run, "local", engine.ViaCLI, ""); err != nil {
 		t.Fatal(err)
 	}
 	if end := last(follow(t, e, started.Run)); end.Type != engine.RunCancelled {
 		t.Errorf("ended %s, want run:cancelled", end.Type)
+	}
+	log, err := e.Audit(t.Context(), engine.AuditFilter{Run: started.Run})
+	if err != nil {
+		t.Fatal(err)
+	}
+	via := ""
+	for _, a := range log {
+		if a.Action == engine.AuditRunCancel {
+			via = a.Via
+		}
+	}
+	if via != engine.ViaCLI {
+		t.Errorf("the audit log says that the run was cancelled via %q, want %q", via, engine.ViaCLI)
 	}
 }
 

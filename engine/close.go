@@ -197,9 +197,9 @@ func (e *Engine) trim(s *stream) {
 // tail is how many stored events a stream keeps for readers that are about to come.
 const tail = 32
 
-// Cancel asks for the end of a run; by and reason are recorded. A run that has
+// Cancel asks for the end of a run; by, the channel via and reason are recorded. A run that has
 // ended is left alone. It returns before the run has drained.
-func (e *Engine) Cancel(ctx context.Context, run, by, reason string) error {
+func (e *Engine) Cancel(ctx context.Context, run, by, via, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	over := false
@@ -215,7 +215,7 @@ func (e *Engine) Cancel(ctx context.Context, run, by, reason string) error {
 		if _, err := tx.ExecContext(ctx, `update runs set cancel_by=?, cancel_reason=? where id=?`, by, reason, run); err != nil {
 			return err
 		}
-		asked := r.audited(e.now(), AuditRunCancel, "", "")
+		asked := r.audited(e.now(), AuditRunCancel, via, "")
 		asked.Principal = Principal(by)
 		if err := putAudit(ctx, tx, asked); err != nil {
 			return err

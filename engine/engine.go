@@ -320,6 +320,7 @@ const (
 	ViaCLI               = "cli"
 	ViaCLINonInteractive = "cli-noninteractive"
 	ViaTimeout           = "timeout"
+	ViaMCP               = "mcp" // of a cancel: the client, or one of our tools
 )
 
 // A Decision settles a gate. By is the principal, Via the channel.

@@ -213,7 +213,7 @@ func TestUnreadableDefinitionCanBeShownAndCancelled(t *testing.T) {
 	if err != nil || r.State != engine.Waiting || r.Nodes != nil {
 		t.Errorf("Run = %+v, %v, want it waiting without nodes", r, err)
 	}
-	if err := cli.Cancel(t.Context(), run, "cli", ""); err != nil {
+	if err := cli.Cancel(t.Context(), run, "cli", engine.ViaCLI, ""); err != nil {
 		t.Errorf("Cancel: %v", err)
 	}
 	if r, err := cli.Run(t.Context(), run, ""); err != nil || r.State != engine.Cancelled {

@@ -457,7 +457,7 @@ func (e *Engine) endOrphans(ctx context.Context, since time.Duration) error {
 			grace = e.opt.CloseGrace
 		}
 		if x.alone(since) > grace {
-			if err := e.Cancel(ctx, x.row.id, "orphan", "nobody waited for the run any more ("+reason.String+")"); err != nil {
+			if err := e.Cancel(ctx, x.row.id, "orphan", ViaTimeout, "nobody waited for the run any more ("+reason.String+")"); err != nil {
 				return err
 			}
 		}

@@ -279,7 +279,7 @@ func TestRepliesAcrossReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-agent.begun
-	if err := b.Cancel(t.Context(), s.Run, "somebody", "enough"); err != nil {
+	if err := b.Cancel(t.Context(), s.Run, "somebody", engine.ViaCLI, "enough"); err != nil {
 		t.Fatal(err)
 	}
 	if end := last(follow(t, b, s.Run)); end.Type != engine.RunCancelled {

@@ -229,7 +229,7 @@ func (a *Attachment) Detach(ctx context.Context, reason string) error {
 		case left == 0 && reason == DetachClose && a.e.opt.CloseGrace < 0:
 			var alone bool
 			if alone, err = a.e.letGo(ctx, a.run, a.e.me(), nil); err == nil && alone {
-				err = a.e.Cancel(ctx, a.run, "close", "its caller closed the stream")
+				err = a.e.Cancel(ctx, a.run, "close", ViaMCP, "its caller closed the stream")
 			}
 		case left == 0:
 			_, err = a.e.letGo(ctx, a.run, a.e.me(), func(tx *sql.Tx) error {
@@ -256,7 +256,7 @@ func (a *Attachment) Cancel(ctx context.Context, by, reason string) (bool, error
 			return
 		}
 		if cancelled, err = a.e.letGo(ctx, a.run, a.e.me(), nil); err == nil && cancelled {
-			err = a.e.Cancel(ctx, a.run, by, reason)
+			err = a.e.Cancel(ctx, a.run, by, ViaMCP, reason)
 		}
 	})
 	return cancelled, err

@@ -300,7 +300,7 @@ func (s *Server) cancel(ctx context.Context, x *exchange, _ *tool) *mcp.CallTool
 	}
 	cctx, done := detached(ctx)
 	defer done()
-	if err := s.engine.Cancel(cctx, id, string(x.caller.principal), "cancelled by "+cancelName); err != nil {
+	if err := s.engine.Cancel(cctx, id, string(x.caller.principal), engine.ViaMCP, "cancelled by "+cancelName); err != nil {
 		return s.unexpected("cancel a run", id, err)
 	}
 	return s.shown(x, id, cancelled{id, string(r.State), true})

@@ -34,7 +34,7 @@ func TestDurationOfEveryOutcome(t *testing.T) {
 		run, _ := openGate(c)
 		if tt.tool == "cancelled" {
 			<-time.After(wait)
-			if err := e.Cancel(t.Context(), run, string(engine.Local), "enough"); err != nil {
+			if err := e.Cancel(t.Context(), run, string(engine.Local), engine.ViaCLI, "enough"); err != nil {
 				t.Fatal(err)
 			}
 		}

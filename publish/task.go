@@ -240,7 +240,7 @@ func (s *Server) taskAnswer(ctx context.Context, x *exchange, r *engine.Run) (an
 		}
 	case taskCancel:
 		if !r.State.Terminal() {
-			if err := s.engine.Cancel(actx, r.ID, string(x.caller.principal), "cancelled by "+taskCancel); err != nil {
+			if err := s.engine.Cancel(actx, r.ID, string(x.caller.principal), engine.ViaMCP, "cancelled by "+taskCancel); err != nil {
 				return nil, err
 			}
 		}

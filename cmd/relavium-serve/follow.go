@@ -109,7 +109,7 @@ func (f *follower) watch(ctx context.Context, events <-chan engine.Event, ended 
 			timer := time.NewTimer(drainGrace)
 			defer timer.Stop()
 			drained = timer.C
-			if err := f.eng.Cancel(context.WithoutCancel(ctx), f.run, string(engine.Local), "interrupted"); err != nil {
+			if err := f.eng.Cancel(context.WithoutCancel(ctx), f.run, string(engine.Local), engine.ViaCLI, "interrupted"); err != nil {
 				return err
 			}
 		case <-drained:

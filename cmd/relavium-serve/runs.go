@@ -275,7 +275,7 @@ func (a *app) cancelRun(ctx context.Context, eng *engine.Engine, r *engine.Run, 
 	} else if !yes {
 		return invalid("relavium-serve runs cancel "+r.ID+" --yes", "off a terminal a run is cancelled only with --yes")
 	}
-	if err := eng.Cancel(ctx, r.ID, string(engine.Local), "cancelled via "+via); err != nil {
+	if err := eng.Cancel(ctx, r.ID, string(engine.Local), via, "cancelled via "+via); err != nil {
 		return runFault(r.ID, err)
 	}
 	now, err := eng.Run(ctx, r.ID, "")

@@ -490,7 +490,7 @@ func (c *Console) cancel(w http.ResponseWriter, r *http.Request, s *session) {
 		c.broken(w, r, err)
 		return
 	}
-	if err := c.opt.Engine.Cancel(r.Context(), run, string(s.visitor.Principal), "cancelled via "+engine.ViaConsole); err != nil {
+	if err := c.opt.Engine.Cancel(r.Context(), run, string(s.visitor.Principal), engine.ViaConsole, "cancelled via "+engine.ViaConsole); err != nil {
 		c.broken(w, r, err)
 		return
 	}

@@ -136,7 +136,7 @@ func TestRuns(t *testing.T) {
 		}
 		ids = append(ids, started.Run)
 	}
-	if err := d.engine.Cancel(t.Context(), ids[0], "local", "test"); err != nil {
+	if err := d.engine.Cancel(t.Context(), ids[0], "local", engine.ViaCLI, "test"); err != nil {
 		t.Fatal(err)
 	}
 	d.ended(ids[0])
