@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -282,6 +284,23 @@ func (h *Host) Close(ctx context.Context, runID string) error {
 	err := r.close(ctx)
 	h.forget(r)
 	return err
+}
+
+// CloseRuns ends the sessions of all runs, also of parked ones, as Close does those of
+// one. Runs that are opened from now on have sessions of their own.
+func (h *Host) CloseRuns(ctx context.Context) error {
+	h.mu.Lock()
+	all := slices.Collect(maps.Values(h.runs))
+	clear(h.runs)
+	h.parked = nil
+	h.mu.Unlock()
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, r := range all {
+		wg.Go(func() { errs[i] = r.close(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // Shutdown refuses further runs, closes all sessions and waits until everything that

@@ -32,6 +32,7 @@ type agents struct {
 	children *child.Table
 	host     *inbound.Host
 	attend   *attendances
+	fit      *fit
 	unwatch  func() // ends the look-out for revocations
 }
 
@@ -82,6 +83,7 @@ func (a *app) newAgents(ctx context.Context, at *site) (*agents, error) {
 	if err != nil {
 		return nil, err
 	}
+	g.fit = newFit(at, g.host, grants.Check)
 	revoked := &revocations{
 		home: at.home, granted: grants.Check, allowed: at.spawning.allowed, children: g.children, host: g.host, log: at.log,
 		told: make(map[string]time.Time),
@@ -91,7 +93,7 @@ func (a *app) newAgents(ctx context.Context, at *site) (*agents, error) {
 }
 
 // options are what the engine needs of them.
-func (g *agents) options(ctx context.Context, opt *engine.Options) {
+func (g *agents) options(ctx context.Context, at *site, opt *engine.Options) {
 	ctx = context.WithoutCancel(ctx)
 	opt.Agent = g.runner
 	opt.Attend = g.attend.attend
@@ -100,6 +102,10 @@ func (g *agents) options(ctx context.Context, opt *engine.Options) {
 		g.attend.ended(ctx, run)
 	}
 	opt.Stopped = g.stop
+	if at.shared != nil {
+		opt.Needs, opt.Has, opt.Offers = g.fit.needs, g.fit.has, g.fit.offers
+		opt.CutOff = func() { g.attend.cutOff(ctx) }
+	}
 }
 
 // stop ends what agents started, once no run needs it.

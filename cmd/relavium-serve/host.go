@@ -224,6 +224,18 @@ func (s *attendances) ended(ctx context.Context, run string) {
 	}
 }
 
+// cutOff closes the servers of all runs: another replica goes on with these runs, and
+// opens its own. It does not wait for that; wait does.
+func (s *attendances) cutOff(ctx context.Context) {
+	s.closing.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeServers)
+		defer cancel()
+		if err := s.host.CloseRuns(ctx); err != nil {
+			s.at.log.WarnContext(ctx, "servers of runs did not close as they should", "error", err)
+		}
+	})
+}
+
 // wait returns once no closing is under way.
 func (s *attendances) wait() { s.closing.Wait() }
 

@@ -41,7 +41,7 @@ func (a *app) openStore(ctx context.Context, at *site, executor bool, projects .
 		if g, err = a.newAgents(ctx, at); err != nil {
 			return nil, err
 		}
-		g.options(ctx, &opt)
+		g.options(ctx, at, &opt)
 		if at.metrics != nil {
 			opt.Observe = at.metrics.observe
 		}

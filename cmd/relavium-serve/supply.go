@@ -116,10 +116,29 @@ func (at *site) keysSupplied(ctx context.Context, w *workflows.Workflow) error {
 func (at *site) refuse(ctx context.Context, w *workflows.Workflow) error {
 	err := at.keysSupplied(ctx, w)
 	if missing, ok := errors.AsType[*keyError](err); ok {
+		if at.runsElsewhere(ctx, w) {
+			return nil
+		}
 		at.log.WarnContext(ctx, "a call was refused", "workflow", w.ID, "why", missing.err)
 		return &engine.RunError{Code: engine.CodeProviderAuth, Message: missing.Error()}
 	}
 	return err
+}
+
+// runsElsewhere reports whether another replica has what the workflow needs, and would
+// run it.
+func (at *site) runsElsewhere(ctx context.Context, w *workflows.Workflow) bool {
+	eng := at.store.Load()
+	if at.shared == nil || eng == nil {
+		return false
+	}
+	for _, loaded := range at.known.list() {
+		if loaded.Workflow.Digest() == w.Digest() {
+			elsewhere, err := eng.Elsewhere(ctx, at.projectOf(loaded.Root), w)
+			return elsewhere && err == nil
+		}
+	}
+	return false
 }
 
 // secretsSupplied refuses a workflow whose required secret inputs nothing supplies.
