@@ -45,7 +45,7 @@ test-clients: clients ## the built binary with real MCP clients and agents (firs
 	@scripts/peers conformance agents
 	$(CAGE) $(GO) test -race -count=1 -timeout 10m -v -run '^($(AGENTS)|TestTypeScript.*)$$' ./integration
 
-test-containers: build ## replicas and PostgreSQL in containers that are killed and cut off (root, docker.io, postgresql)
+test-containers: build ## replicas and PostgreSQL in containers that are killed and cut off (root, Debian's docker.io, docker-compose, postgresql, haproxy)
 	scripts/netns $(GO) test -race -count=1 -timeout 15m -v $(TESTFLAGS) ./integration/containers
 
 conformance: ## the official MCP conformance suite (first time: 240 MB from npm)

@@ -48,21 +48,14 @@ func (c *call) once(ctx context.Context, web *http.Client, r replica) error {
 	if err != nil {
 		return err
 	}
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"relavium_%s","arguments":{"label":%q},"_meta":{`+
-		`"relavium/idempotencyKey":%q,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"load","version":"0"},"io.modelcontextprotocol/clientCapabilities":{}}}}`,
-		c.workflow, c.input, c.key)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/mcp", strings.NewReader(body))
+	req, err := c.request(ctx, base)
 	if err != nil {
 		return err
 	}
-	req.Host = "flows.example"
-	for key, value := range map[string]string{
-		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": "Bearer " + c.token,
-		"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "relavium_" + c.workflow,
-		"X-Forwarded-For": "192.0.2.1", "X-Forwarded-Proto": "https",
-	} {
-		req.Header.Set(key, value)
-	}
+	return c.send(web, req)
+}
+
+func (c *call) send(web *http.Client, req *http.Request) error {
 	resp, err := web.Do(req)
 	if err != nil {
 		return err
@@ -73,6 +66,26 @@ func (c *call) once(ctx context.Context, web *http.Client, r replica) error {
 		return err
 	}
 	return c.take(resp.StatusCode, string(raw))
+}
+
+// request is the call for the server at base.
+func (c *call) request(ctx context.Context, base string) (*http.Request, error) {
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"relavium_%s","arguments":{"label":%q},"_meta":{`+
+		`"relavium/idempotencyKey":%q,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"load","version":"0"},"io.modelcontextprotocol/clientCapabilities":{}}}}`,
+		c.workflow, c.input, c.key)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/mcp", strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Host = "flows.example"
+	for key, value := range map[string]string{
+		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": "Bearer " + c.token,
+		"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "relavium_" + c.workflow,
+		"X-Forwarded-For": "192.0.2.1", "X-Forwarded-Proto": "https",
+	} {
+		req.Header.Set(key, value)
+	}
+	return req, nil
 }
 
 // take reads the result from a body, be it JSON or a stream of events.

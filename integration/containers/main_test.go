@@ -44,7 +44,7 @@ func needEngine(t *testing.T) {
 	case os.Getenv("CI") != "":
 		t.Fatal("no container engine of its own: start it with make test-containers")
 	default:
-		t.Skip("no container engine of its own: start it with make test-containers, which needs root, docker.io and postgresql")
+		t.Skip("no container engine of its own: start it with make test-containers, which needs root, and Debian's docker.io, docker-compose, postgresql and haproxy")
 	}
 }
 
