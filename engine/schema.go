@@ -79,7 +79,10 @@ create table if not exists questions(
 create index if not exists questions_gate on questions(gate);
 create index if not exists questions_sent on questions(sent);
 create index if not exists questions_settled on questions(settled) where settled is not null;
-create table if not exists cancels(id text primary key, session text not null, call text not null, reason text not null, sent integer not null) without rowid;
+create table if not exists cancels(
+	id text primary key, session text not null, call text not null, reason text not null, sent integer not null, done integer
+) without rowid;
+create index if not exists cancels_session on cancels(session) where done is null;
 create index if not exists cancels_sent on cancels(sent);
 create table if not exists documents(name text primary key, content text not null, changed integer not null) without rowid;
 `

@@ -189,17 +189,44 @@ func (e *Engine) EndSession(ctx context.Context, session string) error {
 }
 
 // CancelCall asks whichever process answers a request of a session to take it for
-// cancelled by its client, and returns by which id SessionNews tells of that.
-func (e *Engine) CancelCall(ctx context.Context, session, call, reason string) (id string, err error) {
+// cancelled by its client, and returns by which id SessionNews tells of that. done
+// says that one has done so.
+func (e *Engine) CancelCall(ctx context.Context, session, call, reason string, done bool) (id string, err error) {
 	made, err := uuid.NewV7()
 	if err != nil {
 		return "", err
 	}
 	id = made.String()
 	return id, e.sessions(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `insert into cancels(id, session, call, reason, sent) values(?,?,?,?,?)`, id, session, call, reason, e.now().UnixMilli())
+		now := e.now()
+		ended := time.Time{}
+		if done {
+			ended = now
+		}
+		_, err := tx.ExecContext(ctx, `insert into cancels(id, session, call, reason, sent, done) values(?,?,?,?,?,?)`,
+			id, session, call, reason, now.UnixMilli(), millis(ended))
 		return err
 	})
+}
+
+// CallCancelled notes that what CancelCall asked for is done.
+func (e *Engine) CallCancelled(ctx context.Context, id string) error {
+	return e.sessions(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `update cancels set done=? where id=? and done is null`, e.now().UnixMilli(), id)
+		return err
+	})
+}
+
+// Cancelling reports whether a request of the session was cancelled since a time
+// and no process has done it yet.
+func (e *Engine) Cancelling(ctx context.Context, session string, since time.Time) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var n int64
+	if err := e.store.Read.QueryRowContext(ctx, `select count(*) from cancels where session=? and done is null and sent>=?`, session, since.UnixMilli()).Scan(&n); err != nil {
+		return false, fmt.Errorf("run store: %w", err)
+	}
+	return n > 0, nil
 }
 
 // ForgetSessions deletes what nobody asks for any more of sessions that were last

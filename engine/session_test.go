@@ -126,9 +126,20 @@ func TestSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen(a, "s1", now.Add(time.Second), true) // an end is an end
-	id, err := b.CancelCall(t.Context(), "s2", `"7"`, "enough")
+	id, err := b.CancelCall(t.Context(), "s2", `"7"`, "enough", false)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, want := range []bool{true, false} {
+		if got, err := a.Cancelling(t.Context(), "s2", now.Add(-time.Second)); err != nil || got != want {
+			t.Errorf("Cancelling = %t, %v, want %t", got, err, want)
+		}
+		if got, err := a.Cancelling(t.Context(), "s1", now.Add(-time.Second)); err != nil || got {
+			t.Errorf("Cancelling of another session = %t, %v, want false", got, err)
+		}
+		if err := b.CallCancelled(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
 	}
 	news, err := a.SessionNews(t.Context())
 	if err != nil {

@@ -26,13 +26,15 @@ func (s *Server) shared() *transport.Shared {
 			plain, err := keys.OpenAs(sessionPurpose, sealed)
 			return plain, err == nil
 		},
-		Seen:   s.engine.SeenSession,
-		See:    s.engine.SeeSessions,
-		End:    s.engine.EndSession,
-		Cancel: s.engine.CancelCall,
-		News:   s.sessionNews,
-		Forget: s.engine.ForgetSessions,
-		Reply:  s.takeReply,
+		Seen:       s.engine.SeenSession,
+		See:        s.engine.SeeSessions,
+		End:        s.engine.EndSession,
+		Cancel:     s.engine.CancelCall,
+		Cancelled:  s.engine.CallCancelled,
+		Cancelling: s.engine.Cancelling,
+		News:       s.sessionNews,
+		Forget:     s.engine.ForgetSessions,
+		Reply:      s.takeReply,
 	}
 }
 

@@ -101,6 +101,9 @@ func (e *endpoint) call(w http.ResponseWriter, r *http.Request, by *Caller, f fo
 	c := &call{id: msg.id, method: msg.method, name: field(msg.params, "name"), token: req.Meta(progressToken), final: -1, by: fl}
 	s.asking(answered(req, st), st)
 	req.Track = s.tracks(c, st, 0)
+	if msg.method == string(mcp.MethodToolsCall) {
+		e.afterCancels(ctx, s)
+	}
 	reply := e.http.Answer(ctx, req)
 	if !silenced(ctx) {
 		s.answering(c, fl, false)
@@ -133,13 +136,12 @@ func (e *endpoint) cancel(ctx context.Context, by *Caller, s *httpSession, param
 		reason = ""
 	}
 	id := field(params, "requestId")
-	e.passCancel(ctx, s, id, reason)
-	e.cancelled(ctx, by, s, id, reason, time.Time{})
+	e.passCancel(ctx, s, id, reason, e.cancelled(ctx, by, s, id, reason, time.Time{}))
 }
 
 // cancelled does what cancel does in this process, to a request that began before a
-// time, if that is not zero.
-func (e *endpoint) cancelled(ctx context.Context, by *Caller, s *httpSession, id json.RawMessage, reason string, before time.Time) {
+// time, if that is not zero. It is false if there is none.
+func (e *endpoint) cancelled(ctx context.Context, by *Caller, s *httpSession, id json.RawMessage, reason string, before time.Time) bool {
 	cause := &CancelledError{Reason: reason}
 	flights := s.flying(id)
 	if !before.IsZero() {
@@ -150,15 +152,16 @@ func (e *endpoint) cancelled(ctx context.Context, by *Caller, s *httpSession, id
 			f.cancel(cause)
 		}
 		settle(ctx, flights)
-		return
+		return true
 	}
 	c, run, n := s.dropped(id)
 	if c == nil {
-		return
+		return false
 	}
 	cctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	end(cause)
 	e.http.Resume(cctx, e.again(by, c, s, func(string, json.RawMessage) error { return cause }), run, n)
+	return true
 }
 
 // progressToken is the member of _meta by which a client names the progress of a

@@ -66,9 +66,13 @@ type Shared struct {
 	See func(ctx context.Context, used map[string]time.Time) error
 	// End ends the session in all processes.
 	End func(ctx context.Context, key string) error
-	// Cancel tells all processes that a request of the session is cancelled; id is that
-	// of the Cancel that News has.
-	Cancel func(ctx context.Context, key, call, reason string) (id string, err error)
+	// Cancel tells all processes that a request of the session is cancelled, which done
+	// says that one of them has heeded; id is that of the Cancel that News has.
+	Cancel func(ctx context.Context, key, call, reason string, done bool) (id string, err error)
+	// Cancelled notes that a cancel was heeded, and Cancelling tells whether one of the
+	// session was not yet that was sent since a time.
+	Cancelled  func(ctx context.Context, id string) error
+	Cancelling func(ctx context.Context, key string, since time.Time) (bool, error)
 	// News tells what was written lately, in part again.
 	News func(ctx context.Context) (News, error)
 	// Forget deletes what was written of sessions before a time.
@@ -302,8 +306,18 @@ func (e *endpoint) heard(ctx context.Context, news *News) {
 	}
 	for _, c := range news.Cancels {
 		if s := byKey[c.Session]; s != nil && e.first(c.ID) {
-			e.cancelled(ctx, &Caller{Principal: s.principal}, s, json.RawMessage(c.Call), c.Reason, c.Sent)
+			e.heed(ctx, s, &c)
 		}
+	}
+}
+
+// heed does what a cancel wants that another process wrote.
+func (e *endpoint) heed(ctx context.Context, s *httpSession, c *Cancel) {
+	if !e.cancelled(ctx, &Caller{Principal: s.principal}, s, json.RawMessage(c.Call), c.Reason, c.Sent) {
+		return
+	}
+	if err := e.http.Shared.Cancelled(ctx, c.ID); err != nil {
+		e.http.Logger.WarnContext(ctx, "heed a cancel", "error", err)
 	}
 }
 
@@ -317,17 +331,39 @@ func (e *endpoint) first(cancel string) bool {
 }
 
 // passCancel writes a cancel for the process that answers the request, which may be
-// another. Two may answer it, where one does not know yet that its stream broke.
-func (e *endpoint) passCancel(ctx context.Context, s *httpSession, call json.RawMessage, reason string) {
+// another, or another too: it may not know yet that its stream broke.
+func (e *endpoint) passCancel(ctx context.Context, s *httpSession, call json.RawMessage, reason string, done bool) {
 	if s.key == "" || len(call) == 0 || len(call) > maxCallID || !s.mayPost() {
 		return
 	}
-	id, err := e.http.Shared.Cancel(context.WithoutCancel(ctx), s.key, string(call), clipped(reason, maxReason))
+	id, err := e.http.Shared.Cancel(context.WithoutCancel(ctx), s.key, string(call), clipped(reason, maxReason), done)
 	if err != nil {
 		e.http.Logger.WarnContext(ctx, "pass on a cancel", "error", err)
 		return
 	}
 	e.first(id)
+}
+
+// afterCancels lets the requests of the session that were cancelled before this one
+// was sent end first, wherever they are answered, so that it finds what that did.
+func (e *endpoint) afterCancels(ctx context.Context, s *httpSession) {
+	if s.key == "" {
+		return
+	}
+	since := time.Now()
+	t := time.NewTicker(hearEvery / 5)
+	defer t.Stop()
+	for time.Since(since) < settleGrace {
+		pending, err := e.http.Shared.Cancelling(ctx, s.key, since.Add(-settleGrace))
+		if err != nil || !pending {
+			return // a store that is gone is met by whoever starts the run
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
 }
 
 func (s *httpSession) mayPost() bool {
