@@ -138,8 +138,13 @@ func TestTypeScriptSDK1ReplicaKilled(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process is killed as on Unix")
 	}
-	p, node := install(t, anyAnswer).project(t, "project", testdata(t, "deploy")), clientRuntime(t)
-	servers := []*httpServer{p.serveHTTP(t, "--publish", "@mcp_call"), p.serveHTTP(t, "--publish", "@mcp_call")}
+	p := install(t, anyAnswer).project(t, "project", testdata(t, "deploy"))
+	checkClientOfKilled(t, p, p.serveHTTP(t, "--publish", "@mcp_call"), p.serveHTTP(t, "--publish", "@mcp_call"))
+}
+
+func checkClientOfKilled(t *testing.T, p project, servers ...*httpServer) {
+	t.Helper()
+	node := clientRuntime(t)
 	rr, at := balance(t, servers...)
 	steps := startSteps(t, p, []string{node, script(t, "replicas.mjs"), at, "3000"})
 	steps.next("asked", &struct{}{})
@@ -273,7 +278,11 @@ const approved = `{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content"
 func TestSessionOverReplicas(t *testing.T) {
 	t.Parallel()
 	p := install(t, anyAnswer).project(t, "project", testdata(t, "deploy"))
-	a, b := p.serveHTTP(t, "--publish", "@mcp_call"), p.serveHTTP(t, "--publish", "@mcp_call")
+	checkSession(t, p.serveHTTP(t, "--publish", "@mcp_call"), p.serveHTTP(t, "--publish", "@mcp_call"))
+}
+
+func checkSession(t *testing.T, a, b *httpServer) {
+	t.Helper()
 	s := openRaw(t, a)
 	stream := s.call(a, "")
 	question := stream.want("elicitation/create")
@@ -312,7 +321,11 @@ func TestSessionReplicaKilled(t *testing.T) {
 		t.Skip("a process is killed as on Unix")
 	}
 	p := install(t, anyAnswer).project(t, "project", testdata(t, "deploy"))
-	a, b := p.serveHTTP(t, "--publish", "@mcp_call"), p.serveHTTP(t, "--publish", "@mcp_call")
+	checkSessionOfKilled(t, p.serveHTTP(t, "--publish", "@mcp_call"), p.serveHTTP(t, "--publish", "@mcp_call"))
+}
+
+func checkSessionOfKilled(t *testing.T, a, b *httpServer) {
+	t.Helper()
 	s := openRaw(t, a)
 	stream := s.call(a, `,"_meta":{"progressToken":"p"}`)
 	question := stream.want("elicitation/create")
