@@ -57,7 +57,7 @@ func TestReplicas(t *testing.T) {
 		t.Helper()
 		before := len(a.runs(t))
 		said := make(chan string, 1)
-		resp := onA.send(t.Context(), "tools/call", "relavium_deploy", `"name":"relavium_deploy","arguments":{"version":"1.4.2"},`)
+		resp := onA.send(t.Context(), "tools/call", "relavium_deploy", `"name":"relavium_deploy","arguments":{"version":"1.4.2"},`) //nolint:bodyclose // closed below
 		go func() {
 			defer resp.Body.Close()
 			raw, err := io.ReadAll(resp.Body)
@@ -149,7 +149,7 @@ func TestReplicaWithoutConsent(t *testing.T) {
 	onB := bearer{t, second.url, "", client}
 	var resp *http.Response
 	waitFor(t, func() bool { // until the other has said what it has
-		resp = onB.send(t.Context(), "tools/call", "relavium_tool-user", `"name":"relavium_tool-user","arguments":{},`)
+		resp = onB.send(t.Context(), "tools/call", "relavium_tool-user", `"name":"relavium_tool-user","arguments":{},`) //nolint:bodyclose // closed below
 		if len(b.runs(t)) == 1 {
 			return true
 		}

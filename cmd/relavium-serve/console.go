@@ -114,7 +114,7 @@ func (a *app) serveConsole(ctx context.Context, at *site, eng *engine.Engine, l 
 	if err != nil {
 		return err
 	}
-	page, err := a.consoleOf(at, eng, at.doors(who, true), alone, "")
+	page, err := a.consoleOf(ctx, at, eng, at.doors(who, true), alone, "")
 	if err != nil {
 		return err
 	}
@@ -189,9 +189,18 @@ func (at *site) gatePage(l net.Listener, e *entrance) func(gate string) string {
 
 // consoleOf makes the console of the home's store, to be served below prefix to
 // those whom login lets in by the entrance.
-func (a *app) consoleOf(at *site, eng *engine.Engine, login console.Login, e *entrance, prefix string) (*console.Console, error) {
+func (a *app) consoleOf(ctx context.Context, at *site, eng *engine.Engine, login console.Login, e *entrance, prefix string) (*console.Console, error) {
+	var seals console.Seals
+	if at.shared != nil {
+		keys, err := at.gateKeys(ctx)
+		if err != nil {
+			return nil, err
+		}
+		seals = keys
+	}
 	return console.New(console.Options{
 		Engine: eng,
+		Seals:  seals,
 		Login:  login,
 		Logger: at.log,
 		Prefix: prefix,

@@ -136,6 +136,8 @@ func usesFiles(w *workflows.Workflow) bool {
 			if reads(spec.Prompt) || works(spec.Tools) {
 				return true
 			}
+		case workflows.InputNode, workflows.ConditionNode, workflows.TransformNode, workflows.ParallelNode, workflows.MergeNode:
+			// pure
 		}
 	}
 	return false

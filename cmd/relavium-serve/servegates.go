@@ -19,15 +19,21 @@ func (at *site) gateOptions(ctx context.Context, opt *publish.Options) error {
 		opt.MinHuman = -1
 	}
 	var err error
+	opt.Keys, err = at.gateKeys(ctx)
+	return err
+}
+
+// gateKeys are the keys that seal what goes through clients and browsers.
+func (at *site) gateKeys(ctx context.Context) (keys *gates.Keys, err error) {
 	if file := at.Gates.KeyFile; file != nil {
-		opt.Keys, err = gates.OpenKeyFile(ctx, *file, at.log)
+		keys, err = gates.OpenKeyFile(ctx, *file, at.log)
 	} else {
-		opt.Keys, err = gates.OpenKeys(ctx, at.home, at.log)
+		keys, err = gates.OpenKeys(ctx, at.home, at.log)
 	}
 	if err != nil {
-		return &fault{code: exitFault, err: err}
+		return nil, &fault{code: exitFault, err: err}
 	}
-	return nil
+	return keys, nil
 }
 
 // nameGates sets what the configuration says about the gates of a workflow.

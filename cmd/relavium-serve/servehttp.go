@@ -294,7 +294,7 @@ func (a *app) serveHTTP(ctx context.Context, at *site, e *entrance, eng *engine.
 		at.log.InfoContext(ctx, "listening", "url", "ws"+strings.TrimPrefix(base, "http")+"/ws", "auth", e.auth)
 	}
 	if onLoopback || e.known() {
-		page, err := a.consoleOf(at, eng, at.doors(e.who, onLoopback), e, consolePrefix)
+		page, err := a.consoleOf(ctx, at, eng, at.doors(e.who, onLoopback), e, consolePrefix)
 		if err != nil {
 			return err
 		}

@@ -35,6 +35,13 @@ type Login interface {
 	Admit(ctx context.Context, secret string) (*Visitor, bool)
 }
 
+// Seals encrypt for a purpose, and decrypt what they encrypted for it here or where the
+// same keys are.
+type Seals interface {
+	SealAs(purpose string, plain []byte) string
+	OpenAs(purpose, sealed string) ([]byte, error)
+}
+
 // Options configure New. Engine, Login and Logger are required.
 type Options struct {
 	Engine *engine.Engine
@@ -53,6 +60,10 @@ type Options struct {
 	// Refused says why gates of the run are not decided by the principal through
 	// the console; nil, or a nil function, allows it. The text is shown.
 	Refused func(ctx context.Context, run *engine.Run, by engine.Principal) error
+
+	// Seals are the keys that replicas share: a login holds on each of them then. Nil
+	// keeps logins in memory, for this process.
+	Seals Seals
 
 	Now  func() time.Time // nil means time.Now
 	Poll time.Duration    // how often an open page looks for news; 0 means 700 ms
@@ -100,6 +111,7 @@ func New(opt Options) (*Console, error) {
 		sessions: newSessions(opt.Now), tries: &tries{now: opt.Now},
 		streams: make(chan struct{}, maxStreams),
 	}
+	c.sessions.seals = opt.Seals
 	c.routes = c.router()
 	return c, nil
 }

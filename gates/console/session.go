@@ -32,12 +32,16 @@ type session struct {
 	form     string // every form of this session carries it
 	ends     time.Time
 	byHeader bool // each request shows by itself who it is from
+
+	about string // what form seals, where two seals of it differ
+	id    string // of a login that replicas share
 }
 
 // Sessions are the logged-in browsers, in memory: they end with the process.
 type sessions struct {
-	now func() time.Time
-	key [32]byte // of the login form's token
+	now   func() time.Time
+	key   [32]byte // of the login form's token
+	seals Seals    // nil: of this process alone
 
 	mu   sync.Mutex
 	byID map[[32]byte]*session // by the digest of the cookie
@@ -94,9 +98,21 @@ func (s *sessions) end(cookie string) {
 
 // seal is the form token that goes with the cookie of a browser not logged in.
 func (s *sessions) seal(cookie string) string {
+	if s.seals != nil {
+		return s.seals.SealAs(sealForm, []byte(cookie))
+	}
 	mac := hmac.New(sha256.New, s.key[:])
 	_, _ = mac.Write([]byte(cookie)) // never fails
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// sealed reports whether a form's token is one that seal made for the cookie.
+func (s *sessions) sealed(cookie, token string) bool {
+	if s.seals == nil {
+		return same(token, s.seal(cookie))
+	}
+	plain, err := s.seals.OpenAs(sealForm, token)
+	return err == nil && same(string(plain), cookie)
 }
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
@@ -168,7 +184,8 @@ func (c *Console) known(next pageFunc) http.HandlerFunc {
 				c.fail(w, r, http.StatusBadRequest, "The form cannot be read", "It may be too long. Go back and send it again.")
 				return
 			}
-			if !same(r.PostForm.Get("form"), s.form) {
+			form := r.PostForm.Get("form")
+			if !same(form, s.form) && (s.about == "" || !c.sessions.sealed(s.about, form)) {
 				c.fail(w, r, http.StatusForbidden, "This form is not current", "Go back, load the page anew and send it again.")
 				return
 			}
@@ -233,7 +250,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	next, secret := r.PostForm.Get("next"), strings.TrimSpace(r.PostForm.Get("token"))
 	name := cookieName(r) + "_login"
 	cookie := cookieValue(r, name)
-	if cookie == "" || !same(r.PostForm.Get("form"), c.sessions.seal(cookie)) {
+	if cookie == "" || !c.sessions.sealed(cookie, r.PostForm.Get("form")) {
 		c.showLogin(w, r, http.StatusForbidden, next, "The page was out of date. Please try again.")
 		return
 	}
@@ -252,18 +269,32 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		c.showLogin(w, r, http.StatusUnauthorized, next, "That is not a token that may come in here. A newer one may have replaced it.")
 		return
 	}
-	if err := c.opt.Engine.Record(r.Context(), engine.AuditEntry{Principal: who.Principal, Via: engine.ViaConsole, Action: "console.login"}); err != nil {
+	err := c.opt.Engine.Record(r.Context(), engine.AuditEntry{Principal: who.Principal, Via: engine.ViaConsole, Action: "console.login"})
+	if err != nil {
 		c.broken(w, r, err)
 		return
 	}
 	c.setCookie(w, r, name, "", 0)
-	c.setCookie(w, r, cookieName(r), c.sessions.begin(who), sessionLife)
+	value := ""
+	if c.opt.Seals == nil {
+		value = c.sessions.begin(who)
+	} else {
+		value, err = c.share(secret)
+	}
+	if err != nil {
+		c.broken(w, r, err)
+		return
+	}
+	c.setCookie(w, r, cookieName(r), value, sessionLife)
 	http.Redirect(w, r, c.local(next), http.StatusSeeOther) //nolint:gosec // local keeps it on this console
 }
 
-func (c *Console) logout(w http.ResponseWriter, r *http.Request, _ *session) {
+func (c *Console) logout(w http.ResponseWriter, r *http.Request, s *session) {
 	name := cookieName(r)
-	c.sessions.end(cookieValue(r, name))
+	if err := c.end(r.Context(), s, cookieValue(r, name)); err != nil {
+		c.broken(w, r, err)
+		return
+	}
 	c.setCookie(w, r, name, "", 0)
 	http.Redirect(w, r, c.opt.Prefix+"/login", http.StatusSeeOther)
 }

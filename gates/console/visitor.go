@@ -88,7 +88,8 @@ func (c *Console) bearer(r *http.Request) *session {
 	if !ok {
 		return nil
 	}
-	return &session{visitor: v, form: c.sessions.seal("bearer " + string(v.Principal)), ends: c.opt.Now().Add(sessionLife), byHeader: true}
+	about := "bearer " + string(v.Principal)
+	return &session{visitor: v, form: c.sessions.seal(about), about: about, ends: c.opt.Now().Add(sessionLife), byHeader: true}
 }
 
 // current finds the session of a request, or nil.
@@ -96,7 +97,7 @@ func (c *Console) current(r *http.Request) *session {
 	if len(r.Header.Values("Authorization")) > 0 {
 		return c.bearer(r)
 	}
-	s := c.sessions.find(cookieValue(r, cookieName(r)))
+	s := c.find(r.Context(), cookieValue(r, cookieName(r)))
 	if s == nil || !s.visitor.live(r.Context()) {
 		return nil
 	}
@@ -108,5 +109,5 @@ func (c *Console) lasts(r *http.Request, s *session) bool {
 	if !c.opt.Now().Before(s.ends) || !s.visitor.live(r.Context()) {
 		return false
 	}
-	return s.byHeader || c.sessions.find(cookieValue(r, cookieName(r))) != nil
+	return s.byHeader || c.find(r.Context(), cookieValue(r, cookieName(r))) != nil
 }
