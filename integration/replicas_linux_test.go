@@ -112,7 +112,8 @@ func TestReplicas(t *testing.T) {
 
 // TestReplicaWithoutConsent: a call of the replica that may not start a program is run
 // by the one that may. When that is killed the other does not take the run over, which
-// shows as blocked with what is missing, and goes on once it is granted there.
+// shows as blocked with what is missing, and goes on once it is granted there. What the
+// one pinned of the program's tools the other knows.
 func TestReplicaWithoutConsent(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -168,6 +169,9 @@ func TestReplicaWithoutConsent(t *testing.T) {
 		t.Fatalf("the run of a killed replica = %s (%s), want blocked for %s", blocked.State, blocked.Reason, digest)
 	}
 	grant(b)
+	if pins := b.ok(t, "mcp", "pin", "show", "holder", "--json"); !strings.Contains(pins, `"state": "same"`) {
+		t.Errorf("what the other replica pinned = %s, want that it is known and the same", pins)
+	}
 	if got := b.await(t, run, "waiting", "completed", "failed"); got.State != "waiting" {
 		t.Errorf("the run where consent was given = %s, want that it asks about the call whose end nobody knows", got.State)
 	}
