@@ -8,7 +8,7 @@
 # for below /srv/relavium, which the project is mounted at.
 ARG GO_VERSION=1.26
 
-# What both images have in common.
+# What both ways have in common: see scripts/image.
 FROM scratch AS bare
 ENV PATH=/usr/bin RELAVIUM_HOME=/var/lib/relavium SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt
 # A number, so that an orchestrator can see that it is not root's.
@@ -20,13 +20,6 @@ HEALTHCHECK --interval=10s --timeout=6s --start-period=20s --retries=3 CMD ["/us
 ENTRYPOINT ["/usr/bin/relavium-serve"]
 # An address that is not loopback wants --auth, and TLS or --behind-proxy.
 CMD ["serve", "--transport", "http", "--listen", "0.0.0.0:7411", "--auth", "token", "--behind-proxy", "--publish", "@mcp_call"]
-
-# From a folder that is the root of the image already: see `make image`.
-FROM bare AS packed
-COPY usr/ /usr/
-COPY etc/ /etc/
-COPY --chown=65532:65532 var/ /var/
-VOLUME /var/lib/relavium
 
 FROM golang:${GO_VERSION} AS build
 WORKDIR /src
