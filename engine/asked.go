@@ -73,8 +73,9 @@ func (x *execution) reserve(ctx context.Context, d *dispatch, at string, ef *Eff
 		}
 	}
 	x.reserved += ef.Estimate
+	aside := x.reserved
 	return x.keep(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `update runs set reserved=reserved+? where id=?`, ef.Estimate, x.row.id)
+		_, err := tx.ExecContext(ctx, `update runs set reserved=? where id=? and epoch=?`, aside, x.row.id, x.row.epoch)
 		return err
 	}), nil
 }

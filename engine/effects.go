@@ -320,7 +320,8 @@ func (d *dispatch) settle(at string, ef *Effect, request string, out EffectResul
 	now := x.e.now().UnixMilli()
 	err = d.inLoop(func(context.Context) (<-chan error, error) {
 		x.cost = amount(x.cost + out.Cost)
-		x.reserved -= reserved
+		x.reserved = max(x.reserved-reserved, 0)
+		spent, aside := x.cost, x.reserved // in full: a commit may be made and made again
 		if out.Cost > 0 && !done {
 			d.charged(at)
 		}
@@ -333,9 +334,8 @@ func (d *dispatch) settle(at string, ef *Effect, request string, out EffectResul
 		}
 		return x.keep(func(ctx context.Context, tx *sql.Tx) error {
 			if out.Cost != 0 || reserved != 0 {
-				if _, err := tx.ExecContext(ctx, `update runs set cost=case when cost+?1>?2 then ?2 else cost+?1 end,
-					reserved=case when reserved<?3 then 0 else reserved-?3 end where id=?4`,
-					out.Cost, maxAmount, reserved, x.row.id); err != nil {
+				if _, err := tx.ExecContext(ctx, `update runs set cost=?, reserved=? where id=? and epoch=?`,
+					spent, aside, x.row.id, x.row.epoch); err != nil {
 					return err
 				}
 			}

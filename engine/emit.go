@@ -66,7 +66,14 @@ func (r *recorder) commit(ctx context.Context, row func(tx *sql.Tx, last int64) 
 	r.stream.mu.Unlock()
 	r.number(events, next)
 	all := slices.Concat(r.unstored, events)
+	again := false
 	err := r.e.update(ctx, r.run, func(tx *sql.Tx) error {
+		if again {
+			if kept, err := r.kept(ctx, tx, all); err != nil || kept {
+				return err
+			}
+		}
+		again = true
 		if also != nil {
 			if err := also(tx); err != nil {
 				return err
@@ -91,6 +98,18 @@ func (r *recorder) commit(ctx context.Context, row func(tx *sql.Tx, last int64) 
 	r.stream.shorten()
 	r.observe(events)
 	return nil
+}
+
+// kept reports whether the store has these events from a try before, whose commit it
+// made and did not say so: nobody else writes events in this epoch.
+func (r *recorder) kept(ctx context.Context, tx *sql.Tx, events []Event) (bool, error) {
+	if len(events) == 0 {
+		return false, nil
+	}
+	var kept bool
+	err := tx.QueryRowContext(ctx, `select exists(select 1 from events e join runs r on r.id=e.run
+		where e.run=? and e.n=? and e.count=? and r.epoch=?)`, r.run, events[0].N, len(events), r.epoch).Scan(&kept)
+	return kept, err
 }
 
 func (r *recorder) number(events []Event, next int64) {

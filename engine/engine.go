@@ -528,7 +528,13 @@ func (e *Engine) mine() []string {
 
 // write runs one statement that follows the chosen durability.
 func (e *Engine) write(ctx context.Context, query string, args ...any) error {
-	err := e.update(ctx, "", func(tx *sql.Tx) error {
+	return e.writeRun(ctx, "", query, args...)
+}
+
+// writeRun is write for one run, between the transactions that decide by what they
+// read of it.
+func (e *Engine) writeRun(ctx context.Context, run, query string, args ...any) error {
+	err := e.update(ctx, run, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, query, args...)
 		return err
 	})

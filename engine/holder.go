@@ -27,7 +27,7 @@ func (e *Engine) hold(ctx context.Context, r *row) error {
 	if me == "" || r.source == "cli" || r.detached.IsZero() && slices.Contains(holders(r.holder), me) {
 		return nil
 	}
-	return e.write(ctx, `update runs set detached=null, detach_reason=null,
+	return e.writeRun(ctx, r.id, `update runs set detached=null, detach_reason=null,
 		holder=case when detached is not null or holder is null then ?1 when instr(holder, ?1)>0 then holder else holder||','||?1 end
 		where id=?2 and claimed is null`, me, r.id)
 }

@@ -225,7 +225,7 @@ func (a *Attachment) Detach(ctx context.Context, reason string) error {
 		left := a.leave()
 		switch {
 		case reason == "":
-			err = a.e.write(ctx, `update runs set kept=1, detached=null, detach_reason='handover' where id=? and ended is null`, a.run)
+			err = a.e.writeRun(ctx, a.run, `update runs set kept=1, detached=null, detach_reason='handover' where id=? and ended is null`, a.run)
 		case left == 0 && reason == DetachClose && a.e.opt.CloseGrace < 0:
 			var alone bool
 			if alone, err = a.e.letGo(ctx, a.run, a.e.me(), nil); err == nil && alone {

@@ -117,7 +117,7 @@ func (x *Executor) launch(ctx context.Context, opt LaunchOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	if x.dbos, err = dbos.NewContext(context.WithoutCancel(ctx), config); err != nil {
+	if x.dbos, err = x.store.newContext(ctx, config); err != nil {
 		return storeError(err)
 	}
 	dbos.RegisterWorkflow(x.dbos, x.segment, dbos.WithWorkflowName(workflowName), dbos.WithMaxRecoveryAttempts(maxRecovery))
@@ -139,6 +139,18 @@ func (x *Executor) launch(ctx context.Context, opt LaunchOptions) (err error) {
 	return nil
 }
 
+// newContext also brings the tables of DBOS up to date.
+func (s *Store) newContext(ctx context.Context, config dbos.Config) (dbos.Context, error) {
+	if s.cluster != nil && !config.SkipMigrations {
+		end, err := s.launchAlone(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+	}
+	return dbos.NewContext(context.WithoutCancel(ctx), config)
+}
+
 // migrated reports whether this user may not change the tables of DBOS, which then
 // have to be up to date.
 func (s *Store) migrated(ctx context.Context) (bool, error) {
@@ -157,6 +169,11 @@ func (s *Store) MigrateEngine(ctx context.Context, role string, log *slog.Logger
 	if role != "" {
 		options = append(options, dbos.WithMigrateApplicationRole(role))
 	}
+	end, err := s.launchAlone(ctx)
+	if err != nil {
+		return storeError(err)
+	}
+	defer end()
 	if err := dbos.Migrate(ctx, s.cluster.config.ConnString(), options...); err != nil {
 		return storeError(err)
 	}

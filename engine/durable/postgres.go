@@ -38,6 +38,8 @@ const (
 	maxPayload = 7000
 	// migrating is the advisory lock of whoever changes the schema.
 	migrating = 0x72656c6176697501
+	// launching is the advisory lock of whoever changes the tables of DBOS.
+	launching = 0x72656c6176697502
 	// connectTimeout bounds one attempt to reach the server.
 	connectTimeout = 5 * time.Second
 )
@@ -150,7 +152,7 @@ func (p *postgres) update(ctx context.Context, db *sql.DB, run string, f func(tx
 		}
 		return f(tx)
 	})
-	if err == nil && run != "" {
+	if err == nil && run != "" && !strings.Contains(run, "\x1f") { // an idempotency key is nobody else's to read
 		p.wrote(run)
 	}
 	return err
@@ -166,6 +168,36 @@ func lockOf(run string) int64 {
 func (p *postgres) alone(ctx context.Context, tx *sql.Tx) error {
 	_, err := tx.ExecContext(ctx, `select pg_advisory_xact_lock(?)`, int64(migrating))
 	return err
+}
+
+// launchAlone lets one process after the other change the tables of DBOS, whose own
+// migrations do not bear company; the caller ends its turn. It asks again and again,
+// since a statement that waits holds up the indexes that the other builds.
+func (s *Store) launchAlone(ctx context.Context) (end func(), err error) {
+	conn, err := s.Write.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for mine := false; ; {
+		if err := conn.QueryRowContext(ctx, `select pg_try_advisory_lock(?)`, int64(launching)).Scan(&mine); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		if mine {
+			break
+		}
+		if err := rest(ctx, 50*time.Millisecond); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+	}
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+		defer cancel()
+		if _, err := conn.ExecContext(ctx, `select pg_advisory_unlock(?)`, int64(launching)); err != nil {
+			// Only with its connection does the lock end then.
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		}
+		_ = conn.Close() // back to the pool, or gone
+	}, nil
 }
 
 // wrote notes a write of ours, for ourselves and for the others.
@@ -348,7 +380,8 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// busyPostgres: the server is away, overloaded, or asks for another try.
+// busyPostgres: the server is away, overloaded, only reads until another takes its
+// place, or asks for another try.
 func busyPostgres(err error) bool {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return false
@@ -358,7 +391,7 @@ func busyPostgres(err error) bool {
 		case "08", "53": // connection, resources
 			return true
 		}
-		return slices.Contains([]string{"40001", "40P01", "55P03", "57P01", "57P02", "57P03", "57P05"}, pg.Code)
+		return slices.Contains([]string{"25006", "40001", "40P01", "55P03", "57P01", "57P02", "57P03", "57P05"}, pg.Code)
 	}
 	_, connect := errors.AsType[*pgconn.ConnectError](err)
 	_, network := errors.AsType[*net.OpError](err)
