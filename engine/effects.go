@@ -185,6 +185,10 @@ func (d *dispatch) do(ctx context.Context, ef Effect, perform Perform) (EffectRe
 		if err := d.begin(ctx, at, &ef, request); err != nil {
 			return EffectResult{}, err
 		}
+		if me := x.e.executor.Load(); me == nil || !me.Fresh() {
+			// It was not sent, and is not: but others, who may have the run by now, ask.
+			return EffectResult{}, d.fault(errors.Join(ErrCutOff, d.forget(ctx, at, &ef)))
+		}
 	}
 	for _, ev := range ef.Said {
 		ev.Node = d.node

@@ -22,7 +22,7 @@ func (e *Engine) Ask(ctx context.Context, nonce string, at time.Time, gates ...s
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err := e.update(ctx, strings.Join(gates[:min(1, len(gates))], ""), func(tx *sql.Tx) error {
+	err := e.update(ctx, e.runOf(ctx, gates), func(tx *sql.Tx) error {
 		for _, gate := range gates {
 			open, decided, err := nonces(ctx, tx, gate)
 			if err != nil {
@@ -49,7 +49,7 @@ func (e *Engine) Spend(ctx context.Context, nonce string, gates ...string) ([]st
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var good []string
-	err := e.update(ctx, strings.Join(gates[:min(1, len(gates))], ""), func(tx *sql.Tx) error {
+	err := e.update(ctx, e.runOf(ctx, gates), func(tx *sql.Tx) error {
 		good = nil
 		for _, gate := range gates {
 			open, decided, err := nonces(ctx, tx, gate)
@@ -98,4 +98,17 @@ func nonces(ctx context.Context, tx *sql.Tx, gate string) (open []string, decide
 		open = strings.Fields(list)
 	}
 	return open, decided, rows.Err()
+}
+
+// runOf is the run of gates that a question is about, whose updates follow one
+// another; "" where one writer sees to that.
+func (e *Engine) runOf(ctx context.Context, gates []string) string {
+	if !e.store.Shared() || len(gates) == 0 {
+		return ""
+	}
+	g, err := e.Gate(ctx, gates[0])
+	if err != nil {
+		return ""
+	}
+	return g.Run
 }

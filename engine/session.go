@@ -56,7 +56,7 @@ func (e *Engine) AskSession(ctx context.Context, q Question) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err := e.update(ctx, q.Gate, func(tx *sql.Tx) error {
+	err := e.update(ctx, e.runOf(ctx, []string{q.Gate}), func(tx *sql.Tx) error {
 		open, decided, err := nonces(ctx, tx, q.Gate)
 		if err != nil || decided {
 			return err
@@ -112,7 +112,7 @@ func (e *Engine) question(ctx context.Context, query string, args ...any) (Quest
 func (e *Engine) SettleQuestion(ctx context.Context, q Question, outcome string) (good bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err = e.update(ctx, q.Gate, func(tx *sql.Tx) error {
+	err = e.update(ctx, e.runOf(ctx, []string{q.Gate}), func(tx *sql.Tx) error {
 		good = false
 		open, _, err := nonces(ctx, tx, q.Gate)
 		if err != nil {

@@ -201,6 +201,11 @@ func (x *Executor) ID() string { return x.id }
 // Adopt adds a project to those that this process says it executes.
 func (x *Executor) Adopt(project string) error { return x.here.adopt(project) }
 
+// Fresh reports whether no other process can take this one for dead yet: what may be
+// done once only is begun only then. A process may have been stopped for a while, and
+// not know.
+func (x *Executor) Fresh() bool { return x.here.fresh() }
+
 // A Ref names segment K of a run.
 type Ref struct {
 	Run string

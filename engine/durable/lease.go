@@ -40,6 +40,7 @@ type lease struct {
 
 	mu       sync.Mutex
 	projects []string
+	renewed  time.Time // when the last renewal that succeeded was sent
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -51,13 +52,13 @@ func (s *Store) enterCluster(ctx context.Context, id string, projects []string, 
 	l := &lease{
 		db: s.Write, id: id, length: s.cluster.lease, offers: offers, log: s.cluster.log, lost: lost, projects: slices.Clone(projects),
 	}
-	began := time.Now()
+	l.renewed = time.Now()
 	if err := l.take(ctx); err != nil {
 		return nil, storeError(err)
 	}
 	bg, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stop = stop
-	l.done.Go(func() { l.keep(bg, began) })
+	l.done.Go(func() { l.keep(bg) })
 	return l, nil
 }
 
@@ -100,9 +101,9 @@ func (l *lease) renew(ctx context.Context) error {
 }
 
 // keep renews the lease until ctx ends or it is lost.
-func (l *lease) keep(ctx context.Context, renewed time.Time) {
-	every := l.length / 5
-	cut := l.length * 2 / 3
+func (l *lease) keep(ctx context.Context) {
+	every, cut := l.length/5, l.cut()
+	renewed := l.last()
 	for {
 		if rest(ctx, every) != nil {
 			return
@@ -116,6 +117,9 @@ func (l *lease) keep(ctx context.Context, renewed time.Time) {
 			return
 		case err == nil:
 			renewed = began
+			l.mu.Lock()
+			l.renewed = began
+			l.mu.Unlock()
 			every = l.length / 5
 			continue
 		case errors.Is(err, errClaimed) || time.Since(renewed) >= cut:
@@ -127,6 +131,18 @@ func (l *lease) keep(ctx context.Context, renewed time.Time) {
 		every = min(l.length/20, cut-time.Since(renewed))
 	}
 }
+
+// cut is after how long without a renewal this process counts itself as cut off.
+func (l *lease) cut() time.Duration { return l.length * 2 / 3 }
+
+func (l *lease) last() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.renewed
+}
+
+// fresh goes by the monotonic clock, which goes on while a process is stopped.
+func (l *lease) fresh() bool { return time.Since(l.last()) < l.cut() }
 
 func (l *lease) adopt(project string) error {
 	l.mu.Lock()

@@ -26,6 +26,8 @@ const settling = 10 * time.Second
 // presence is what tells the other processes that this one lives.
 type presence interface {
 	adopt(project string) error
+	// fresh reports whether nobody else can take this process for dead yet.
+	fresh() bool
 	leave() error
 }
 
@@ -91,6 +93,9 @@ func (p *filePresence) adopt(project string) error {
 	}
 	return p.write()
 }
+
+// fresh: the lock is held until the process ends.
+func (p *filePresence) fresh() bool { return true }
 
 // leave frees the lock; the files stay for whoever takes the runs over.
 func (p *filePresence) leave() error { return p.lock.Close() }
