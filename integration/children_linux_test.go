@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -121,11 +122,18 @@ func (p project) held(t *testing.T) {
 // are at work: no process stays behind, be it one that ignores SIGTERM (report T11).
 func TestNothingStays(t *testing.T) {
 	t.Parallel()
+	// Whoever started the tests may ignore a hang-up, as nohup does, and what they start
+	// would too: a signal that is heard here is as it always is there.
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(heard) })
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGKILL} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
 			p, _ := holding(t)
-			cmd := p.command(t.Context(), "run", "tool-user", "--json")
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			cmd := p.command(ctx, "run", "tool-user", "--json")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 			var out, diag lockedBuffer
 			cmd.Stdout, cmd.Stderr = &out, &diag
