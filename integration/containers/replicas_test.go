@@ -292,3 +292,27 @@ func TestContainersPartition(t *testing.T) {
 	}
 	c.check(t, l)
 }
+
+// TestContainersReplicaStopped stops one of two replicas under load for longer than its
+// lease, as a machine that hangs does, and lets it go on: what it ran is the other's by
+// then. It sends nothing that may not be repeated, comes back by itself, and the calls
+// that waited at it get their results.
+func TestContainersReplicaStopped(t *testing.T) {
+	c := startCluster(t)
+	l := c.begin(t, "errand", errands, 4*time.Minute)
+	until(t, patience, "a third of the notes is left", func() bool { return c.sink.count("") >= errands*2/3 })
+	docker(t, "pause", c.a.id)
+	stopped := time.Now()
+	until(t, takeover, "its lease is over and the other has looked", func() bool { return time.Since(stopped) > 15*time.Second })
+	docker(t, "unpause", c.a.id)
+	going := time.Now()
+	asked := c.settle(t, c.b, l)
+	t.Logf("all errands ended %v after it went on; %d asked about an effect", time.Since(going), asked)
+	c.check(t, l)
+	c.a.ready(t)
+	for _, r := range c.b.runs(t) {
+		if r.State != "completed" {
+			t.Errorf("run %s is %s (%s), want completed", r.ID, r.State, r.Reason)
+		}
+	}
+}
