@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"io"
 	"net"
@@ -256,6 +257,48 @@ func TestCutOffReplica(t *testing.T) {
 	}
 	if end := last(finish(t, a, request(t, parse(t, pureCase), `{}`))); end.Type != engine.RunCompleted {
 		t.Errorf("a run after the cut ended %s, want run:completed", end.Type)
+	}
+}
+
+// TestTransactionOfCutOffReplica: a transaction about a run that its replica cannot end
+// any more holds the others up for less than the lease.
+func TestTransactionOfCutOffReplica(t *testing.T) {
+	t.Parallel()
+	place := durabletest.Shared(t)
+	way, through := newNetwork(t, place)
+	e := open(t, place, nil)
+	run, gates := untilPaused(t, e, request(t, parse(t, gateFragment), `{}`))
+	other, err := durable.Open(t.Context(), durable.Options{Place: through, Lease: lease, Log: discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, end := make(chan struct{}), make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		_ = other.Update(context.WithoutCancel(t.Context()), run, func(tx *sql.Tx) error {
+			if _, err := tx.ExecContext(t.Context(), `update runs set cost=cost where id=?`, run); err != nil {
+				t.Error(err)
+			}
+			close(inside)
+			<-end
+			return nil
+		})
+	})
+	<-inside
+	way.cut()
+	began := time.Now()
+	decide(t, e, gates[0], engine.Decision{Decision: engine.Approved})
+	if took := time.Since(began); took > lease {
+		t.Errorf("a decision waited %v for a transaction of a replica that was cut off, want less than the lease of %v", took, lease)
+	}
+	close(end)
+	way.heal()
+	done.Wait()
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if last := last(follow(t, e, run)); last.Type != engine.RunCompleted {
+		t.Errorf("ended %s, want run:completed", last.Type)
 	}
 }
 

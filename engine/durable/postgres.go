@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -75,6 +76,11 @@ func openPostgres(ctx context.Context, opt Options) (*Store, error) {
 	config.ConnConfig.RuntimeParams["search_path"] = ownSchema + "," + dbosSchema
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "relavium-serve"
+	}
+	if config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] == "" {
+		// Else a transaction of a replica that was cut off keeps its locks for hours, and
+		// nobody can go on with its runs.
+		config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt((opt.Lease / 2).Milliseconds(), 10)
 	}
 	// A replica that is cut off must not wait for the network to say so.
 	config.ConnConfig.ConnectTimeout = connectTimeout
@@ -391,7 +397,7 @@ func busyPostgres(err error) bool {
 		case "08", "53": // connection, resources
 			return true
 		}
-		return slices.Contains([]string{"25006", "40001", "40P01", "55P03", "57P01", "57P02", "57P03", "57P05"}, pg.Code)
+		return slices.Contains([]string{"25006", "40001", "40P01", "55P03", "57P01", "57P02", "57P03", "57P05", "25P03"}, pg.Code)
 	}
 	_, connect := errors.AsType[*pgconn.ConnectError](err)
 	_, network := errors.AsType[*net.OpError](err)
