@@ -162,16 +162,17 @@ func TestKillToolUser(t *testing.T) {
 			out, stderr, code := p.cli(t, "run", "--resume", run)
 			done := notes(t, p)
 			// A step is told once it is recorded, and on a busy machine the kill comes some
-			// steps later: a command may run by then, and a person is asked of it alone.
+			// steps later: a command may run by then, or be about to, and a person is asked
+			// of it alone.
 			if code == 3 {
 				command := ""
 				for _, word := range []string{"one", "two"} {
-					if done["begin "+word] == 1 && strings.Contains(stderr, fmt.Sprintf(`"note.sh",%q`, word)) {
+					if strings.Contains(stderr, fmt.Sprintf(`"note.sh",%q`, word)) {
 						command = word
 					}
 				}
 				if command == "" {
-					t.Fatalf("a gate asks of a command that did not begin (%v): %s", done, stderr)
+					t.Fatalf("a gate does not name the command that it asks of: %s", stderr)
 				}
 				p.ok(t, "gate", "answer", run, "--value", "repeat", "--yes")
 				out, stderr, code = p.cli(t, "run", "--resume", run)
