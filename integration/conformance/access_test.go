@@ -130,8 +130,13 @@ func forward(t *testing.T, endpoint, token string) *forwarder {
 			return nil
 		},
 		FlushInterval: -1,
+		// The suite ends a stream once it has what it wants, and with it the connection: no
+		// other request shall be on that.
+		Transport: &http.Transport{DisableKeepAlives: true},
 	}
-	server := httptest.NewServer(proxy)
+	server := httptest.NewUnstartedServer(proxy)
+	server.Config.SetKeepAlivesEnabled(false)
+	server.Start()
 	t.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()
