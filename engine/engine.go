@@ -511,7 +511,7 @@ func (e *Engine) Adopt(project string) error {
 	e.mu.Lock()
 	e.projects[project] = true
 	e.mu.Unlock()
-	if err := me.Adopt(project); err != nil {
+	if err := me.Adopt(e.base, project); err != nil {
 		return err
 	}
 	err = e.takeOver(e.base)

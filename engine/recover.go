@@ -14,9 +14,9 @@ import (
 // takeOver continues the runs of executors that died, where they belong to a
 // project of this process; the others are left to a process of theirs.
 func (e *Engine) takeOver(ctx context.Context) error {
-	me, err := e.executes()
-	if err != nil {
-		return nil //nolint:nilerr // It only looks, or is cut off.
+	me := e.executor.Load()
+	if me == nil {
+		return nil // it only looks, or is cut off
 	}
 	dead, err := e.store.DeadExecutors(ctx, me.ID(), e.now())
 	if err != nil {

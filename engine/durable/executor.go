@@ -199,7 +199,9 @@ func (s *Store) MigrateEngine(ctx context.Context, role string, log *slog.Logger
 func (x *Executor) ID() string { return x.id }
 
 // Adopt adds a project to those that this process says it executes.
-func (x *Executor) Adopt(project string) error { return x.here.adopt(project) }
+func (x *Executor) Adopt(ctx context.Context, project string) error {
+	return x.here.adopt(ctx, project)
+}
 
 // Fresh reports whether no other process can take this one for dead yet: what may be
 // done once only is begun only then. A process may have been stopped for a while, and

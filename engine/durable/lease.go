@@ -42,8 +42,9 @@ type lease struct {
 	projects []string
 	renewed  time.Time // when the last renewal that succeeded was sent
 
-	stop context.CancelFunc
-	done sync.WaitGroup
+	stop     context.CancelFunc
+	done     sync.WaitGroup
+	farewell error // of the end, once done
 }
 
 // enterCluster takes a lease and keeps it until leave; lost is called, once, if it
@@ -106,6 +107,7 @@ func (l *lease) keep(ctx context.Context) {
 	renewed := l.last()
 	for {
 		if rest(ctx, every) != nil {
+			l.farewell = l.end(ctx)
 			return
 		}
 		began := time.Now()
@@ -114,6 +116,7 @@ func (l *lease) keep(ctx context.Context) {
 		cancel()
 		switch {
 		case ctx.Err() != nil:
+			l.farewell = l.end(ctx)
 			return
 		case err == nil:
 			renewed = began
@@ -144,13 +147,13 @@ func (l *lease) last() time.Time {
 // fresh goes by the monotonic clock, which goes on while a process is stopped.
 func (l *lease) fresh() bool { return time.Since(l.last()) < l.cut() }
 
-func (l *lease) adopt(project string) error {
+func (l *lease) adopt(ctx context.Context, project string) error {
 	l.mu.Lock()
 	if !slices.Contains(l.projects, project) {
 		l.projects = append(l.projects, project)
 	}
 	l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), l.length) //nolint:forbidigo // It belongs to no call.
+	ctx, cancel := context.WithTimeout(ctx, l.length)
 	defer cancel()
 	return l.renew(ctx)
 }
@@ -159,11 +162,16 @@ func (l *lease) adopt(project string) error {
 func (l *lease) leave() error {
 	l.stop()
 	l.done.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // The process ends; the lease runs out anyway.
+	return l.farewell
+}
+
+// end is the last that keep does for a lease that it still has.
+func (l *lease) end(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_, err := l.db.ExecContext(ctx, `update executors set until=0 where id=? and claimant is null`, l.id)
 	if Busy(err) || errors.Is(err, context.DeadlineExceeded) {
-		return nil
+		return nil // it runs out anyway
 	}
 	return err
 }

@@ -25,7 +25,7 @@ const settling = 10 * time.Second
 
 // presence is what tells the other processes that this one lives.
 type presence interface {
-	adopt(project string) error
+	adopt(ctx context.Context, project string) error
 	// fresh reports whether nobody else can take this process for dead yet.
 	fresh() bool
 	leave() error
@@ -81,7 +81,7 @@ func (p *filePresence) write() error {
 	return os.Rename(tmp, filepath.Join(p.dir, p.id+".json"))
 }
 
-func (p *filePresence) adopt(project string) error {
+func (p *filePresence) adopt(_ context.Context, project string) error {
 	p.mu.Lock()
 	known := slices.Contains(p.projects, project)
 	if !known {

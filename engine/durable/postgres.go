@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"log/slog"
 	"net"
@@ -152,7 +151,7 @@ func (p *postgres) update(ctx context.Context, db *sql.DB, run string, f func(tx
 	}
 	err := Transact(ctx, db, func(tx *sql.Tx) error {
 		if run != "" {
-			if _, err := tx.ExecContext(ctx, `select pg_advisory_xact_lock(?)`, lockOf(run)); err != nil {
+			if _, err := tx.ExecContext(ctx, `select pg_advisory_xact_lock(hashtextextended(?, 0))`, run); err != nil {
 				return err
 			}
 		}
@@ -162,12 +161,6 @@ func (p *postgres) update(ctx context.Context, db *sql.DB, run string, f func(tx
 		p.wrote(run)
 	}
 	return err
-}
-
-func lockOf(run string) int64 {
-	h := fnv.New64a()
-	_, _ = io.WriteString(h, run)        // it never fails
-	return int64(h.Sum64() &^ (1 << 63)) //nolint:gosec // G115: 63 bits.
 }
 
 // alone makes tx the only one that migrates.
