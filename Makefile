@@ -35,7 +35,7 @@ test: clients ## everything but the agents, the containers and the conformance s
 	@echo 'left out: $(subst |, ,$(AGENTS)) (make test-clients), TestSuite (make conformance), TestContainers (make test-containers)'
 
 test-postgres: ## the engine's tests with every run in PostgreSQL
-	RELAVIUM_TEST_POSTGRES_EVERYWHERE=1 scripts/postgres $(GO) test -race -parallel 8 -timeout 15m ./engine/...
+	RELAVIUM_TEST_POSTGRES_EVERYWHERE=1 scripts/postgres $(GO) test -race -parallel 8 -timeout 15m $(TESTFLAGS) ./engine/...
 
 test-long: ## the tests that `test` scales down, at full length (22 minutes)
 	$(GO) test -count=1 -timeout 40m -run 'HTTP|KeyFlood|ProgressIs' ./publish -long

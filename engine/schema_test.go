@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/relavium/relavium-serve/engine"
@@ -12,8 +13,7 @@ import (
 // the run go on.
 func TestOlderStore(t *testing.T) {
 	t.Parallel()
-	durabletest.OnFile(t) // no database ever had that schema
-	path := durabletest.Place(t, t.TempDir())
+	path := filepath.Join(t.TempDir(), "serve.db") // no database ever had that schema
 	w := parse(t, `
 		nodes:
 		  - {id: in, type: input}

@@ -107,15 +107,6 @@ func drop(ctx context.Context, server, name string) {
 	_ = conn.Close(ctx)
 }
 
-// OnFile skips a test that is about the file itself, or its system's locks, where
-// runs are kept in a database.
-func OnFile(tb testing.TB) {
-	tb.Helper()
-	if server() != "" {
-		tb.Skip("it is about a file")
-	}
-}
-
 // Open looks into a run store behind the engine's back; it closes with the test.
 func Open(tb testing.TB, place string) *sql.DB {
 	tb.Helper()
