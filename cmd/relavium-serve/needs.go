@@ -102,7 +102,7 @@ func (f *fit) secretsOf(w *workflows.Workflow) []string {
 
 // usesFiles reports whether runs read, write or run something in a workspace.
 func usesFiles(w *workflows.Workflow) bool {
-	reads := func(t *workflows.Template) bool { return t != nil && strings.Contains(t.Source(), "read_file") }
+	reads := (*workflows.Template).ReadsFiles
 	works := func(tools []string) bool {
 		return slices.ContainsFunc(tools, func(tool string) bool {
 			switch tool {
