@@ -38,9 +38,9 @@ const questionColumns = `q.id, q.session, q.run, q.gate, q.sent, q.field, q.url,
 
 func scanQuestion(s scanner) (Question, error) {
 	var q Question
-	var sent, url, again int64
-	err := s.Scan(&q.ID, &q.Session, &q.Run, &q.Gate, &sent, &q.Field, &url, &again)
-	q.Sent, q.URL, q.Again = time.UnixMilli(sent), url != 0, again != 0
+	var sent int64
+	err := s.Scan(&q.ID, &q.Session, &q.Run, &q.Gate, &sent, &q.Field, &q.URL, &q.Again)
+	q.Sent = time.UnixMilli(sent)
 	return q, err
 }
 
@@ -65,20 +65,13 @@ func (e *Engine) AskSession(ctx context.Context, q Question) error {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, `insert into questions(id, session, run, gate, sent, field, url, again) values(?,?,?,?,?,?,?,?)`,
-			q.ID, q.Session, q.Run, q.Gate, q.Sent.UnixMilli(), q.Field, number(q.URL), number(q.Again))
+			q.ID, q.Session, q.Run, q.Gate, q.Sent.UnixMilli(), q.Field, q.URL, q.Again)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("run store: %w", err)
 	}
 	return nil
-}
-
-func number(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // Question returns a question of the session that can be answered; ok is false if
