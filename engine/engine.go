@@ -82,6 +82,9 @@ type Options struct {
 	JoinWindow  time.Duration // 0 means 10 min
 	Concurrency int           // expressions at once in the process; 0 means 2
 
+	// blockedAfter is how long a run that no living replica fits goes on to be shown as running.
+	blockedAfter time.Duration
+
 	Now    func() time.Time // nil means time.Now
 	Logger *slog.Logger     // required
 }
@@ -359,7 +362,6 @@ type Engine struct {
 	now      func() time.Time
 	store    *durable.Store
 	executor atomic.Pointer[durable.Executor] // nil when only looking, and while cut off
-	blocked  atomic.Int64                     // nanoseconds; see blockedAfter
 	lost     chan struct{}                    // the executor was cut off from its database
 	sandbox  *expr.Sandbox
 
@@ -457,6 +459,7 @@ func (o Options) withDefaults() Options {
 	def(&o.OrphanGrace, 10*time.Minute)
 	def(&o.CloseGrace, 2*time.Minute)
 	def(&o.JoinWindow, 10*time.Minute)
+	def(&o.blockedAfter, defaultBlocked)
 	if o.Load == nil {
 		o.Load = workflows.FromSnapshot
 	}

@@ -3,7 +3,7 @@ package engine
 import "time"
 
 // SetBlockedAfter says how long a run that nobody fits goes unsaid.
-func (e *Engine) SetBlockedAfter(d time.Duration) { e.blocked.Store(int64(d)) }
+func (o *Options) SetBlockedAfter(d time.Duration) { o.blockedAfter = d }
 
 // Streamed returns how many events of a run are in memory.
 func (e *Engine) Streamed(run string) int {

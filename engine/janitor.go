@@ -349,7 +349,7 @@ func (e *Engine) beginRuns(ctx context.Context, t *tend) error {
 			since = e.now()
 		}
 		unfit[ref] = since
-		if e.now().Sub(since) > e.store.Lease()+e.blockedAfter() {
+		if e.now().Sub(since) > e.store.Lease()+e.opt.blockedAfter {
 			errs = append(errs, e.block(ctx, r, lacking(lacks), r.seg, errors.New("no replica begins it")))
 		}
 	}

@@ -61,13 +61,13 @@ func (e *Engine) takeFrom(ctx context.Context, me *durable.Executor, d *durable.
 			}
 		case r.state.Terminal() || r.seg != l.K:
 			err = me.Abandon([]durable.Ref{l.Ref})
-		case len(e.lacks(ctx, r)) > 0:
-			all = false
-			if d.For > e.blockedAfter() && r.state == Running {
-				err = e.block(ctx, r, lacking(e.lacks(ctx, r)), r.seg, errors.New("no replica takes it over"))
-			}
 		default:
-			if err = e.raise(ctx, r.id); err == nil {
+			if lacks := e.lacks(ctx, r); len(lacks) > 0 {
+				all = false
+				if d.For > e.opt.blockedAfter && r.state == Running {
+					err = e.block(ctx, r, lacking(lacks), r.seg, errors.New("no replica takes it over"))
+				}
+			} else if err = e.raise(ctx, r.id); err == nil {
 				resume = append(resume, l.Ref)
 			}
 		}

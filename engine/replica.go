@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/relavium/relavium-serve/engine/durable"
+	"github.com/relavium/relavium-serve/workflows"
 )
 
 // Where replicas share a database, a run goes on only in one that has what it needs.
@@ -59,13 +60,6 @@ func (n *Needs) Without(has Needs) []string {
 // defaultBlocked is how long after its lease ran out a run that no replica fits is
 // shown as blocked.
 const defaultBlocked = 30 * time.Second
-
-func (e *Engine) blockedAfter() time.Duration {
-	if d := e.blocked.Load(); d != 0 {
-		return time.Duration(d)
-	}
-	return defaultBlocked
-}
 
 func lacking(what []string) string {
 	return "no replica that lives has " + strings.Join(what, ", ")
@@ -118,6 +112,13 @@ func (e *Engine) offers(ctx context.Context) json.RawMessage {
 		return json.RawMessage("{}") // it always has a JSON form
 	}
 	return raw
+}
+
+// Elsewhere reports whether a new run of the workflow would be left to another replica,
+// which has what it needs and this process has not.
+func (e *Engine) Elsewhere(ctx context.Context, p Project, w *workflows.Workflow) (bool, error) {
+	req := StartRequest{Project: p, Workflow: w}
+	return e.elsewhere(ctx, req, e.needs(req))
 }
 
 // executes is the executor of this process, or why there is none.

@@ -46,8 +46,7 @@ func TestReplicaThatDoesNotFit(t *testing.T) {
 	all := func() engine.Needs { return needs }
 	agent := newBlocking()
 	a := replica(t, place, needs, all, func(o *engine.Options) { o.Agent = agent })
-	b := replica(t, place, needs, nothing, nil)
-	b.SetBlockedAfter(time.Second)
+	b := replica(t, place, needs, nothing, func(o *engine.Options) { o.SetBlockedAfter(time.Second) })
 	s, err := a.Start(t.Context(), request(t, parse(t, slowFragment), `{}`))
 	if err != nil {
 		t.Fatal(err)

@@ -5,16 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-
-	"github.com/relavium/relavium-serve/workflows"
 )
-
-// Elsewhere reports whether a new run of the workflow would be left to another replica,
-// which has what it needs and this process has not.
-func (e *Engine) Elsewhere(ctx context.Context, p Project, w *workflows.Workflow) (bool, error) {
-	req := StartRequest{Project: p, Workflow: w}
-	return e.elsewhere(ctx, req, e.needs(req))
-}
 
 // maxDocument bounds a document in bytes.
 const maxDocument = 32 << 20

@@ -140,8 +140,7 @@ func Transact(ctx context.Context, db *sql.DB, f func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// Prepare runs migrate in a transaction while no other process migrates; exists says
-// whether the store has the table.
+// Prepare runs migrate in a transaction while no other process migrates.
 func (s *Store) Prepare(ctx context.Context, migrate func(tx *sql.Tx) error) error {
 	return Transact(ctx, s.Write, func(tx *sql.Tx) error {
 		if s.cluster != nil {
