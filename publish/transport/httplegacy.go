@@ -62,7 +62,7 @@ func (e *endpoint) initialize(w http.ResponseWriter, r *http.Request, c *Caller,
 		case err != nil:
 			e.http.Logger.ErrorContext(r.Context(), "make a session", "error", err)
 			reply = Reply{Error: &Error{Code: CodeInternal, Message: "internal error"}}
-		case !e.add(s):
+		case e.add(s) == nil:
 			reply = Reply{Error: &Error{Code: CodeInternal, Message: "too many sessions"}}
 		default:
 			w.Header().Set(mcp.HeaderSessionID, s.id)

@@ -74,12 +74,17 @@ func newSession(principal string) *httpSession {
 	return &httpSession{principal: principal, issued: now, noted: now, gone: make(chan struct{}), idle: now, flights: map[string][]*flight{}, ear: newEar()}
 }
 
-// add makes a session known. If there are too many the one that is idle longest
-// has to go; it is false when none is. A principal that has more than its share
-// makes way for itself.
-func (e *endpoint) add(s *httpSession) bool {
+// add makes a session known and returns it, or the one of its id that is known
+// already: two requests may bring the same from another process. If there are too many
+// the one that is idle longest has to go; it is nil when none is. A principal that has
+// more than its share makes way for itself.
+func (e *endpoint) add(s *httpSession) *httpSession {
 	most := cmp.Or(e.http.MaxSessions, DefaultMaxSessions)
 	e.mu.Lock()
+	if known := e.sessions[s.id]; known != nil {
+		e.mu.Unlock()
+		return known
+	}
 	own := 0
 	if e.http.Admit != nil {
 		for _, other := range e.sessions {
@@ -102,7 +107,7 @@ func (e *endpoint) add(s *httpSession) bool {
 		}
 		if out == nil {
 			e.mu.Unlock()
-			return false
+			return nil
 		}
 		delete(e.sessions, out.id)
 	}
@@ -111,7 +116,7 @@ func (e *endpoint) add(s *httpSession) bool {
 	if out != nil {
 		e.ended(out)
 	}
-	return true
+	return s
 }
 
 // session finds the session of a request, which the caller must leave; when it

@@ -201,13 +201,7 @@ func (e *endpoint) adopt(ctx context.Context, id string, c *Caller) (*httpSessio
 		return nil, nil //nolint:nilnil // no session is no error
 	}
 	s.noted = used
-	e.mu.Lock()
-	known := e.sessions[id]
-	e.mu.Unlock()
-	if known != nil { // a request at the same time was faster
-		return known, nil
-	}
-	if !e.add(s) {
+	if s = e.add(s); s == nil {
 		return nil, errFull
 	}
 	return s, nil

@@ -1,8 +1,10 @@
 package transport
 
 import (
+	"context"
 	"encoding/base64"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -44,6 +46,44 @@ func TestSessionID(t *testing.T) {
 		c := capabilities.Elicitation
 		if (c == nil) != (asked == nil) || c != nil && ((c.Form == nil) != (asked.Form == nil) || (c.URL == nil) != (asked.URL == nil)) {
 			t.Errorf("%s: elicitation is %+v, want %+v", name, c, asked)
+		}
+	}
+}
+
+// Requests that bring a session of another process at the same time are of one session.
+func TestAdoptTogether(t *testing.T) {
+	t.Parallel()
+	const requests, rounds = 8, 500
+	for range rounds {
+		var meet, all sync.WaitGroup
+		meet.Add(requests)
+		e := &endpoint{sessions: map[string]*httpSession{}, http: &HTTP{Shared: &Shared{
+			Seal: seal, Open: open,
+			Seen: func(context.Context, string) (time.Time, bool, error) {
+				meet.Done()
+				meet.Wait() // nobody has found it when the last one looks
+				return time.Time{}, false, nil
+			},
+		}}}
+		made := newSession("token:ann")
+		made.Settle("2025-11-25", mcp.Implementation{Name: "c"}, mcp.ClientCapabilities{})
+		if err := e.name(made); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]*httpSession, requests)
+		for i := range got {
+			all.Go(func() {
+				var err error
+				if got[i], err = e.adopt(t.Context(), made.id, &Caller{Principal: "token:ann"}); err != nil || got[i] == nil {
+					t.Errorf("adopt = %v, %v, want the session", got[i], err)
+				}
+			})
+		}
+		all.Wait()
+		for _, s := range got {
+			if s != got[0] {
+				t.Fatal("one id is two sessions")
+			}
 		}
 	}
 }
