@@ -70,8 +70,12 @@ func journal(nodes int) system {
 	}
 }
 
+type reader interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
 // unrecorded counts the segments whose end DBOS has not written.
-func unrecorded(db *sql.DB) func(context.Context) (int, error) {
+func unrecorded(db reader) func(context.Context) (int, error) {
 	return func(ctx context.Context) (n int, err error) {
 		err = db.QueryRowContext(ctx, `select count(*) from workflow_status where status in ('PENDING','ENQUEUED')`).Scan(&n)
 		return n, err

@@ -103,6 +103,7 @@ type network struct {
 	mu       sync.Mutex
 	whole    chan struct{} // closed while bytes pass
 	over     atomic.Bool
+	away     atomic.Bool // every connection is closed, and new ones are too
 	done     sync.WaitGroup
 }
 
@@ -135,6 +136,10 @@ func (n *network) serve() {
 		if err != nil {
 			return
 		}
+		if n.away.Load() {
+			_ = in.Close()
+			continue
+		}
 		out, err := (&net.Dialer{}).Dial("tcp", n.to)
 		if err != nil {
 			_ = in.Close()
@@ -161,7 +166,7 @@ func (n *network) pass(from, to net.Conn) {
 				return
 			}
 		}
-		if n.over.Load() || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
+		if n.over.Load() || n.away.Load() || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
 			return
 		}
 	}
@@ -181,6 +186,40 @@ func (n *network) heal() {
 	default:
 		close(n.whole)
 	}
+}
+
+// TestCallWhileDatabaseIsAway: a call that comes while the database starts again waits
+// for it, as do the calls that look.
+func TestCallWhileDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	place := durabletest.Shared(t)
+	way, through := newNetwork(t, place)
+	needs := engine.Needs{Secrets: []string{"mcp.token"}}
+	e := replica(t, through, needs, nothing, func(o *engine.Options) {
+		o.Lease = time.Minute // it is not cut off so soon
+		o.Attend = func(context.Context, engine.Attendance) (func(bool), error) { return func(bool) {}, nil }
+	})
+	done := last(finish(t, e, request(t, parse(t, pureCase), `{}`))).Run
+	way.away.Store(true)
+	back := time.AfterFunc(time.Second, func() { way.away.Store(false) })
+	defer back.Stop()
+	var calls sync.WaitGroup
+	for range 8 {
+		calls.Go(func() {
+			req := request(t, parse(t, pureCase), `{}`)
+			req.Join = true
+			if _, err := e.Start(t.Context(), req); err != nil {
+				t.Errorf("Start while the database is away: %v", err)
+			}
+			if _, err := e.Run(t.Context(), done, ""); err != nil {
+				t.Errorf("Run while the database is away: %v", err)
+			}
+			if _, err := e.Gates(t.Context(), engine.GateFilter{Open: true}); err != nil {
+				t.Errorf("Gates while the database is away: %v", err)
+			}
+		})
+	}
+	calls.Wait()
 }
 
 // TestCutOffReplica cuts a replica off from its database while an effect that may not

@@ -14,9 +14,7 @@ const maxDocument = 32 << 20
 // nil where nothing was. It is for small things beside the runs, such as who may call.
 func (e *Engine) Document(ctx context.Context, name string) ([]byte, error) {
 	var content sql.NullString
-	err := e.read(ctx, func() error {
-		return e.store.Read.QueryRowContext(ctx, `select content from documents where name=?`, name).Scan(&content)
-	})
+	err := e.store.Read.QueryRowContext(ctx, `select content from documents where name=?`, name).Scan(&content)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, nil

@@ -131,11 +131,7 @@ func text(s string) any {
 }
 
 func (e *Engine) row(ctx context.Context, id string) (*row, error) {
-	var r *row
-	err := e.read(ctx, func() (err error) {
-		r, err = scanRun(e.store.Read.QueryRowContext(ctx, `select `+runColumns+` from runs where id=?`, id))
-		return err
-	})
+	r, err := scanRun(e.store.Read.QueryRowContext(ctx, `select `+runColumns+` from runs where id=?`, id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, ErrRunNotFound
 	}
@@ -155,23 +151,6 @@ func (e *Engine) update(ctx context.Context, run string, f func(tx *sql.Tx) erro
 // updateFull is update whose commit waits for the disk.
 func (e *Engine) updateFull(ctx context.Context, run string, f func(tx *sql.Tx) error) error {
 	return e.persist(ctx, func() error { return e.store.UpdateFull(ctx, run, f) })
-}
-
-// read reads, again for a while if the database is away.
-func (e *Engine) read(ctx context.Context, f func() error) error {
-	if !e.store.Shared() {
-		return f()
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	var err error
-	if gone := e.persist(ctx, func() error {
-		err = f()
-		return err
-	}); err == nil {
-		return gone
-	}
-	return err // what the database said, rather than that the time is over
 }
 
 func (e *Engine) persist(ctx context.Context, write func() error) error {
@@ -213,15 +192,6 @@ func getEvents(run, raw string) ([]Event, error) {
 
 // Events returns the stored events of a run from sequence number from on.
 func (e *Engine) Events(ctx context.Context, run string, from int64) ([]Event, error) {
-	var out []Event
-	err := e.read(ctx, func() (err error) {
-		out, err = e.storedEvents(ctx, run, from)
-		return err
-	})
-	return out, err
-}
-
-func (e *Engine) storedEvents(ctx context.Context, run string, from int64) ([]Event, error) {
 	rows, err := e.store.Read.QueryContext(ctx, `select json from events where run=? and n+count>? order by n`, run, from)
 	if err != nil {
 		return nil, fmt.Errorf("run store: %w", err)

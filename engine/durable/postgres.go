@@ -101,7 +101,7 @@ func openPostgres(ctx context.Context, opt Options) (*Store, error) {
 	db.SetMaxOpenConns(int(config.MaxConns))
 	db.SetMaxIdleConns(int(config.MaxConns))
 	db.SetConnMaxIdleTime(5 * time.Minute)
-	out := &Store{Write: db, Full: db, Read: db, cluster: p}
+	out := &Store{Write: db, Full: db, Read: &Reader{db: db, patient: true}, cluster: p}
 	bg, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.stop = stop
 	if err := db.PingContext(ctx); err != nil {

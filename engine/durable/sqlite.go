@@ -46,7 +46,7 @@ func openFile(ctx context.Context, path string, full bool, log *slog.Logger) (*S
 	out.Write = file.pool(1, full, "")
 	out.group.db = out.Write
 	out.Full = file.pool(1, true, "")
-	out.Read = file.pool(2, full, "&_pragma=query_only(ON)")
+	out.Read = &Reader{db: file.pool(2, full, "&_pragma=query_only(ON)")}
 	file.version = file.pool(1, full, "&_pragma=query_only(ON)")
 	bg, stop := context.WithCancel(context.WithoutCancel(ctx))
 	file.stop = stop

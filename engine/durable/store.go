@@ -36,7 +36,7 @@ type Store struct {
 	// Full is for transactions that wait for the disk.
 	Full *sql.DB
 	// Read is for reading.
-	Read *sql.DB
+	Read *Reader
 
 	group   group
 	file    *sqliteFile // either
@@ -179,7 +179,7 @@ func (s *Store) Close() error {
 	} else {
 		errs = append(errs, s.file.close())
 	}
-	for _, db := range []*sql.DB{s.Read, s.Full, s.Write} {
+	for _, db := range []*sql.DB{s.Read.db, s.Full, s.Write} {
 		errs = append(errs, db.Close())
 	}
 	return errors.Join(errs...)
