@@ -33,6 +33,9 @@ const (
 	// hearEvery is how often it is asked what other processes wrote, where there are
 	// sessions.
 	hearEvery = 250 * time.Millisecond
+	// cancelGrace is how long a request waits at most for cancels before it that other
+	// processes have not heeded yet.
+	cancelGrace = 5 * time.Second
 	// heardKept is how long it is known that a cancel was heard. News reach back less.
 	heardKept = 5 * time.Minute
 	// forgetEvery is how often what is too old is deleted.
@@ -347,8 +350,8 @@ func (e *endpoint) afterCancels(ctx context.Context, s *httpSession) {
 	since := time.Now()
 	t := time.NewTicker(hearEvery / 5)
 	defer t.Stop()
-	for time.Since(since) < settleGrace {
-		pending, err := e.http.Shared.Cancelling(ctx, s.key, since.Add(-settleGrace))
+	for time.Since(since) < cancelGrace {
+		pending, err := e.http.Shared.Cancelling(ctx, s.key, since.Add(-cancelGrace))
 		if err != nil || !pending {
 			return // a store that is gone is met by whoever starts the run
 		}
