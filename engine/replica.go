@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/relavium/relavium-serve/engine/durable"
@@ -181,12 +182,16 @@ func (e *Engine) heal() {
 		case <-e.lost:
 		}
 		if x := e.executor.Swap(nil); x != nil {
+			// First the runs end here: what they lose then is no failure of theirs.
+			x.Interrupt()
+			var beside sync.WaitGroup
 			if e.opt.CutOff != nil {
-				e.opt.CutOff()
+				beside.Go(e.opt.CutOff)
 			}
 			if err := x.Close(e.store.Lease() / 4); err != nil {
 				e.log.LogAttrs(e.base, slog.LevelDebug, "executor", errAttr(err))
 			}
+			beside.Wait()
 		}
 		for {
 			if pause(e.base, e.store.Lease()/5) != nil {

@@ -298,6 +298,41 @@ func TestCutOffReplica(t *testing.T) {
 	}
 }
 
+// TestCutOffIsNoFailure: what a run loses because its replica counts as dead, such as
+// the sessions that it used, is no failure of the run, though the database can be
+// reached still; it goes on elsewhere.
+func TestCutOffIsNoFailure(t *testing.T) {
+	t.Parallel()
+	place := durabletest.Shared(t)
+	begun, lost := make(chan struct{}), make(chan struct{})
+	a := open(t, place, func(o *engine.Options) {
+		o.CutOff = sync.OnceFunc(func() {
+			close(lost)
+			<-time.After(time.Second) // programs take their time to end
+		})
+		o.Agent = agentFunc(func(context.Context, engine.AgentCall) (engine.AgentResult, error) {
+			close(begun)
+			<-lost
+			return engine.AgentResult{}, &engine.RunError{Code: engine.CodeToolDenied, Message: "the session is closed"}
+		})
+	})
+	s, err := a.Start(t.Context(), request(t, parse(t, slowFragment), `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	b := open(t, place, nil)
+	// Another replica has claimed it, as one that was stopped for a while finds out.
+	if _, err := durabletest.Open(t, place).ExecContext(t.Context(), `update executors set claimant='another', claimed=0
+		where id=(select holder from runs where id=?)`, s.Run); err != nil {
+		t.Fatal(err)
+	}
+	<-lost
+	if end := last(follow(t, b, s.Run)); end.Type != engine.RunCompleted {
+		t.Errorf("ended %s (%+v), want run:completed", end.Type, end.Error)
+	}
+}
+
 // TestTransactionOfCutOffReplica: a transaction about a run that its replica cannot end
 // any more holds the others up for less than the lease.
 func TestTransactionOfCutOffReplica(t *testing.T) {

@@ -68,6 +68,9 @@ func (e *Engine) Start(ctx context.Context, req StartRequest) (Started, error) {
 	leave := func(bool) {}
 	if !elsewhere {
 		if leave, err = e.attendNew(caller, req, id.String()); err != nil {
+			if now, gone := e.executes(); gone != nil || now != me {
+				err = ErrCutOff // what was attended to went with the executor
+			}
 			return Started{}, err
 		}
 	}

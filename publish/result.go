@@ -244,6 +244,9 @@ func (s *Server) unexpected(what, run string, err error) *mcp.CallToolResult {
 	if errors.Is(err, engine.ErrClosed) {
 		return stopping(run)
 	}
+	if errors.Is(err, engine.ErrCutOff) {
+		return failure(&engine.RunError{Code: engine.CodeToolUnavailable, Message: "the server has lost its database for now and started nothing", Retryable: true}, run)
+	}
 	id := s.logInternal(what, slog.String("run", run), slog.Any("error", err))
 	return failure(&engine.RunError{Code: engine.CodeInternal, CorrelationID: id}, run)
 }

@@ -53,6 +53,9 @@ type Executor struct {
 	live  map[string]struct{} // segments that run in this process, by workflow id
 	first map[string]struct{} // those that Start is beginning
 
+	life context.Context //nolint:containedctx // of all segments here; Interrupt ends it
+	end  context.CancelFunc
+
 	ending  atomic.Bool
 	closing sync.Once
 	closed  error
@@ -86,6 +89,7 @@ func Launch(ctx context.Context, store *Store, opt LaunchOptions) (*Executor, er
 		first: make(map[string]struct{}),
 	}
 	x.queue = "x-" + x.id
+	x.life, x.end = context.WithCancel(context.WithoutCancel(ctx))
 	if err := x.launch(ctx, opt); err != nil {
 		return nil, errors.Join(err, x.Close(0))
 	}
@@ -258,8 +262,52 @@ func (x *Executor) segment(ctx dbos.Context, id string) (string, error) {
 		delete(x.live, id)
 		x.mu.Unlock()
 	}()
-	return "", x.run(&Segment{Ref: r, Again: !first, ctx: ctx})
+	life, over := x.within(ctx)
+	defer over()
+	err := x.run(&Segment{Ref: r, Again: !first, ctx: ctx, life: life, of: x})
+	if err != nil {
+		err = x.left(ctx, err)
+	}
+	return "", err
 }
+
+// within is a context that has ended once Interrupt has returned, and ends with ctx,
+// whose values it has. over lets go of it.
+func (x *Executor) within(ctx context.Context) (life context.Context, over func()) {
+	life, cancel := context.WithCancel(joined{Context: x.life, more: ctx})
+	stop := context.AfterFunc(ctx, cancel)
+	return life, func() {
+		stop()
+		cancel()
+	}
+}
+
+// joined is a context with the values of another besides.
+type joined struct {
+	context.Context //nolint:containedctx // it is a context
+	more            context.Context
+}
+
+func (j joined) Value(key any) any {
+	if v := j.Context.Value(key); v != nil {
+		return v
+	}
+	return j.more.Value(key)
+}
+
+// left is the error of what was interrupted: nothing of it is to be recorded, so it
+// ends once DBOS has been told, too.
+func (x *Executor) left(ctx context.Context, err error) error {
+	if x.life.Err() == nil {
+		return err
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// Interrupt ends the contexts of the segments that run here, which stay for another
+// process. Close does so too, and waits for them.
+func (x *Executor) Interrupt() { x.end() }
 
 // A Left is a segment that an executor began and did not end.
 type Left struct {
@@ -345,6 +393,7 @@ func ids(refs []Ref) []string {
 func (x *Executor) Close(timeout time.Duration) error {
 	x.closing.Do(func() {
 		x.ending.Store(true)
+		x.end()
 		var errs []error
 		if x.dbos != nil {
 			errs = append(errs, dbos.Shutdown(x.dbos, timeout))
@@ -369,11 +418,13 @@ type Segment struct {
 	// Again is set where an execution of this segment may have gone before.
 	Again bool
 
-	ctx dbos.Context
+	ctx  dbos.Context
+	life context.Context //nolint:containedctx // the segment is its life
+	of   *Executor
 }
 
-// Context ends when the process shuts down.
-func (s *Segment) Context() context.Context { return s.ctx }
+// Context ends when the process shuts down, or loses its database.
+func (s *Segment) Context() context.Context { return s.life }
 
 // A Step is the outcome of an effect.
 type Step struct {
@@ -386,7 +437,15 @@ type Step struct {
 // every execution of the segment; call it from one goroutine. An error of body is
 // not recorded: it leaves the segment for a later process.
 func (s *Segment) Go(name string, body func(ctx context.Context) (string, error)) (<-chan Step, error) {
-	ch, err := dbos.Go(s.ctx, func(ctx context.Context) (string, error) { return body(ctx) }, dbos.WithStepName(name))
+	ch, err := dbos.Go(s.ctx, func(ctx context.Context) (string, error) {
+		life, over := s.of.within(ctx)
+		defer over()
+		result, err := body(life)
+		if err != nil {
+			err = s.of.left(ctx, err)
+		}
+		return result, err
+	}, dbos.WithStepName(name))
 	if err != nil {
 		return nil, err
 	}

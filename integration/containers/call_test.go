@@ -3,6 +3,7 @@ package containers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -104,6 +105,9 @@ func (c *call) take(status int, body string) error {
 		var text strings.Builder
 		for _, content := range message.Result.Content {
 			text.WriteString(content.Text)
+		}
+		if message.Result.IsError && strings.Contains(text.String(), "has lost its database for now and started nothing") {
+			return errors.New(text.String()) // whoever calls again comes to the other
 		}
 		c.result, c.failed = text.String(), message.Result.IsError
 		return nil
