@@ -310,7 +310,11 @@ func TestCutOffIsNoFailure(t *testing.T) {
 			close(lost)
 			<-time.After(time.Second) // programs take their time to end
 		})
+		var calls atomic.Int32
 		o.Agent = agentFunc(func(context.Context, engine.AgentCall) (engine.AgentResult, error) {
+			if calls.Add(1) > 1 { // it is back, and took the run over itself
+				return engine.AgentResult{Output: []byte(`"done"`)}, nil
+			}
 			close(begun)
 			<-lost
 			return engine.AgentResult{}, &engine.RunError{Code: engine.CodeToolDenied, Message: "the session is closed"}
