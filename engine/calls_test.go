@@ -224,7 +224,26 @@ func TestJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "a claimed run is not joined", func() bool { return !start(`{"bird":"tern"}`).Joined })
+
+	// Whether the claim is stored yet or not: its caller had given up before.
+	for _, stored := range []bool{true, false} {
+		if !stored {
+			if err := e.Claim(t.Context(), first.Run); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := e.Disclaim(t.Context(), first.Run); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(2 * claimed) // were it to be stored yet
+		if retry := start(`{"bird":"tern"}`); !retry.Joined || retry.Run != first.Run {
+			t.Errorf("claim stored %t: a retry of what its caller never read got %+v, want run %s", stored, retry, first.Run)
+		}
+	}
 }
+
+// claimed is the time within which a claim is stored.
+const claimed = 250 * time.Millisecond
 
 // TestOrphan ends a run that lost its caller after its grace of execution, and
 // leaves one alone that was handed over.

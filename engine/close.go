@@ -268,7 +268,21 @@ func (e *Engine) Claim(_ context.Context, run string) error {
 	return nil
 }
 
+// Disclaim takes back the Claim of a completed run whose caller says that it had given
+// up, by its clock, before it could read the result: a retry may join.
+func (e *Engine) Disclaim(ctx context.Context, run string) error {
+	e.claiming.Lock() // or a claim on its way to the store would come behind
+	defer e.claiming.Unlock()
+	e.mu.Lock()
+	e.claims = slices.DeleteFunc(e.claims, func(claimed string) bool { return claimed == run })
+	e.mu.Unlock()
+	return e.writeRun(ctx, run, `update runs set claimed=null, detached=?, detach_reason=?
+		where id=? and state='completed' and coalesce(detach_reason, '')<>'handover'`, e.now().UnixMilli(), DetachClock, run)
+}
+
 func (e *Engine) storeClaims(ctx context.Context) error {
+	e.claiming.Lock()
+	defer e.claiming.Unlock()
 	e.mu.Lock()
 	claims := e.claims
 	e.claims = nil
@@ -277,7 +291,7 @@ func (e *Engine) storeClaims(ctx context.Context) error {
 		return nil
 	}
 	now := e.now().UnixMilli()
-	return e.update(ctx, "", func(tx *sql.Tx) error {
+	err := e.update(ctx, "", func(tx *sql.Tx) error {
 		for _, run := range claims {
 			if _, err := tx.ExecContext(ctx, `update runs set claimed=? where id=?`, now, run); err != nil {
 				return err
@@ -285,4 +299,10 @@ func (e *Engine) storeClaims(ctx context.Context) error {
 		}
 		return nil
 	})
+	if err != nil { // the next round tries again
+		e.mu.Lock()
+		e.claims = append(claims, e.claims...)
+		e.mu.Unlock()
+	}
+	return err
 }

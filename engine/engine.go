@@ -372,6 +372,7 @@ type Engine struct {
 	closed  sync.Once
 	failed  error
 
+	claiming    sync.Mutex
 	mu          sync.Mutex
 	projects    map[string]bool
 	definitions map[string]*workflows.Workflow
@@ -379,7 +380,7 @@ type Engine struct {
 	fresh       map[string]*fresh
 	calls       map[string]int        // attached calls by run
 	executions  map[string]*execution // runs whose segment runs here
-	claims      []string              // claimed runs, not yet stored
+	claims      []string              // claimed runs, not yet stored; claiming is held while they are
 	complained  map[string]time.Time  // when the janitor last complained of a part
 	wake        chan struct{}         // asks the janitor to look now
 }
