@@ -37,12 +37,13 @@ func (c *caller) knows(version string) bool { return c.version >= version }
 type exchange struct {
 	request   *transport.Request
 	caller    caller
-	table     *table           // what was published when it came
-	fault     *transport.Error // the JSON-RPC error to answer with, set by a handler
-	instead   json.RawMessage  // the result to answer with, instead of what the handler returns
-	delivered func()           // to call once the answer reached the client
-	lost      func()           // to call when it could not
-	span      trace.Span       // nil where it is not traced
+	table     *table                        // what was published when it came
+	fault     *transport.Error              // the JSON-RPC error to answer with, set by a handler
+	instead   json.RawMessage               // the result to answer with, instead of what the handler returns
+	delivered func()                        // to call once the answer reached the client
+	lost      func()                        // to call when it could not
+	unread    func(context.Context, string) // to call when the client had given up before, for a reason
+	span      trace.Span                    // nil where it is not traced
 }
 
 type exchangeKey struct{}
@@ -138,7 +139,7 @@ func (s *Server) reply(x *exchange, response mcp.JSONRPCMessage) transport.Reply
 		return transport.Reply{Error: x.fault}
 	}
 	if x.instead != nil {
-		return transport.Reply{Result: readable(x.instead), Delivered: x.delivered, Lost: x.lost}
+		return transport.Reply{Result: readable(x.instead), Delivered: x.delivered, Lost: x.lost, Unread: x.unread}
 	}
 	switch r := response.(type) {
 	case mcp.JSONRPCResponse:
@@ -154,7 +155,7 @@ func (s *Server) reply(x *exchange, response mcp.JSONRPCMessage) transport.Reply
 		if err != nil {
 			return transport.Reply{Error: s.internalFault(x.request.Method, slog.Any("error", err))}
 		}
-		return transport.Reply{Result: readable(body), Delivered: x.delivered, Lost: x.lost}
+		return transport.Reply{Result: readable(body), Delivered: x.delivered, Lost: x.lost, Unread: x.unread}
 	case mcp.JSONRPCError:
 		return transport.Reply{Error: s.faultOf(x, r.Error)}
 	}

@@ -285,8 +285,8 @@ func (s *Server) detailed(ctx context.Context, x *exchange, r *engine.Run) (*tas
 			return nil, err
 		}
 	}
-	w := &wait{server: s, x: x, run: r.ID}
-	x.delivered = func() { w.claimed(ctx) }
+	c := &claim{server: s, run: r.ID}
+	x.delivered = func() { c.delivered(ctx) }
 	return v, nil
 }
 

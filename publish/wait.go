@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -166,18 +167,51 @@ func (w *wait) interrupted(ctx context.Context) *mcp.CallToolResult {
 
 // claim makes the exchange tell the engine what became of the result: once it
 // reached the client nobody needs to join the run any more, and if it did not a
-// retry may.
+// retry may, as after one that passed the client's word that its clock ran out.
 func (w *wait) claim(ctx context.Context) {
-	w.x.delivered = func() { w.claimed(ctx) }
+	c := &claim{server: w.server, run: w.run}
+	w.x.delivered = func() { c.delivered(ctx) }
 	w.x.lost = func() { w.detach(ctx, engine.DetachDrop) }
+	w.x.unread = c.unread
 }
 
-// claimed notes that the result reached the client.
-func (w *wait) claimed(ctx context.Context) {
+// A claim is the result of a run on its way to the client. Transports keep it for a
+// while, so it holds nothing of the call.
+type claim struct {
+	server *Server
+	run    string
+
+	mu    sync.Mutex
+	given bool // the client had given up before
+}
+
+// delivered notes that the result reached the client.
+func (c *claim) delivered(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.given {
+		return
+	}
 	cctx, done := detached(ctx)
 	defer done()
-	if err := w.server.engine.Claim(cctx, w.run); err != nil {
-		w.server.log.WarnContext(ctx, "claim a result", slog.String("run", w.run), slog.Any("error", err))
+	if err := c.server.engine.Claim(cctx, c.run); err != nil {
+		c.server.log.WarnContext(ctx, "claim a result", slog.String("run", c.run), slog.Any("error", err))
+	}
+}
+
+// unread notes that the client had given up, for a reason, before it read the result.
+// A person's cancel comes too late and has no effect.
+func (c *claim) unread(ctx context.Context, reason string) {
+	if !c.server.clock.MatchString(reason) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.given = true
+	cctx, done := detached(ctx)
+	defer done()
+	if err := c.server.engine.Disclaim(cctx, c.run); err != nil {
+		c.server.log.WarnContext(ctx, "take back the claim of a result", slog.String("run", c.run), slog.Any("error", err))
 	}
 }
 

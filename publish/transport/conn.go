@@ -57,6 +57,7 @@ type conn struct {
 	mu      sync.Mutex
 	flights map[string]*flight // by idKey, until answered
 	leaving []*flight          // cancelled and not yet ended
+	answers []answer           // written last, oldest first
 	running int                // requests, until their answer is written
 	held    int                // bytes of their messages
 
@@ -71,6 +72,12 @@ type flight struct {
 	began  time.Time
 	cancel context.CancelCauseFunc
 	done   chan struct{}
+}
+
+// answer is what Reply.Unread of a request is that was answered.
+type answer struct {
+	key    string // of its id
+	unread func(context.Context, string)
 }
 
 // incoming is one message; free, if not nil, is called when nothing needs its
@@ -284,7 +291,7 @@ func (c *conn) take(ctx, base context.Context, m incoming) bool {
 			c.asks.take(msg.reply, time.Now())
 		}
 	case msg.id == nil:
-		c.hear(msg)
+		c.hear(base, msg)
 	case c.expired:
 		c.post(ctx, errorLine(msg.id, invalid("the token has expired; connect again with a new one")))
 	case msg.method == "initialize" || msg.method == "ping":
@@ -298,10 +305,10 @@ func (c *conn) take(ctx, base context.Context, m incoming) bool {
 }
 
 // hear takes a notification.
-func (c *conn) hear(msg message) {
+func (c *conn) hear(base context.Context, msg message) {
 	switch msg.method {
 	case "notifications/cancelled":
-		c.cancel(msg.params)
+		c.cancel(base, msg.params)
 	case initialized:
 		if version, _, _ := c.session.Settled(); version != "" {
 			c.notices.join(c.ear)
@@ -340,11 +347,11 @@ func (c *conn) start(ctx, base context.Context, msg message, m *incoming) bool {
 	c.requests.Go(func() {
 		settle(rctx, before)
 		reply := c.permitted(rctx, msg)
-		c.mu.Lock()
-		delete(c.flights, key)
-		c.leaving = slices.DeleteFunc(slices.Clone(c.leaving), func(l *flight) bool { return l == f })
-		c.mu.Unlock()
-		close(f.done)
+		if c.landed(rctx, key, reply) {
+			lost(rctx, reply)
+			reply = Reply{}
+		}
+		c.left(f)
 		line := replyLine(msg.id, reply)
 		if line == nil || silenced(rctx) || c.send(line) != nil {
 			lost(rctx, reply)
@@ -360,6 +367,28 @@ func (c *conn) start(ctx, base context.Context, msg message, m *incoming) bool {
 		c.mu.Unlock()
 	})
 	return true
+}
+
+// landed takes a request off those that can be cancelled; true means that it was.
+func (c *conn) landed(ctx context.Context, key string, reply Reply) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.flights, key)
+	if silenced(ctx) {
+		return true
+	}
+	if reply.Unread != nil {
+		c.answers = append(c.answers[max(len(c.answers)-maxCalls+1, 0):], answer{key, reply.Unread})
+	}
+	return false
+}
+
+// left says that a request has ended to those that came after its cancel.
+func (c *conn) left(f *flight) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaving = slices.DeleteFunc(slices.Clone(c.leaving), func(l *flight) bool { return l == f })
+	close(f.done)
 }
 
 // permitted answers a request that the caller may make.
@@ -421,19 +450,30 @@ func (c *conn) request(rctx context.Context, msg message) *Request {
 	}
 }
 
-func (c *conn) cancel(params json.RawMessage) {
+func (c *conn) cancel(base context.Context, params json.RawMessage) {
 	var reason string
 	if raw := field(params, "reason"); raw != nil && json.Unmarshal(raw, &reason) != nil {
 		reason = ""
 	}
 	c.mu.Lock()
-	f := c.flights[idKey(field(params, "requestId"))]
-	if f != nil && !slices.Contains(c.leaving, f) {
-		c.leaving = append(slices.Clone(c.leaving), f)
+	key := idKey(field(params, "requestId"))
+	f := c.flights[key]
+	if f != nil {
+		if !slices.Contains(c.leaving, f) {
+			c.leaving = append(slices.Clone(c.leaving), f)
+		}
+		f.cancel(&CancelledError{Reason: reason})
+		c.mu.Unlock()
+		return
+	}
+	var unread func(context.Context, string)
+	if i := slices.IndexFunc(c.answers, func(a answer) bool { return a.key == key }); i >= 0 {
+		unread = c.answers[i].unread
+		c.answers = slices.Delete(c.answers, i, i+1)
 	}
 	c.mu.Unlock()
-	if f != nil {
-		f.cancel(&CancelledError{Reason: reason})
+	if unread != nil { // the answer and the cancel passed each other
+		unread(base, reason) // before what comes next
 	}
 }
 

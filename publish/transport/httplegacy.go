@@ -106,7 +106,7 @@ func (e *endpoint) call(w http.ResponseWriter, r *http.Request, by *Caller, f fo
 	}
 	reply := e.http.Answer(ctx, req)
 	if !silenced(ctx) {
-		s.answering(c, fl, false)
+		s.answering(c, fl, false, reply.Unread)
 		st.last()
 	}
 	s.settled(c, fl, deliver(ctx, st, msg.id, reply, false))
@@ -152,6 +152,12 @@ func (e *endpoint) cancelled(ctx context.Context, by *Caller, s *httpSession, id
 			f.cancel(cause)
 		}
 		settle(ctx, flights)
+	}
+	if unread := s.crossed(id); unread != nil { // the answer and the cancel passed each other
+		unread(ctx, reason)
+		return true
+	}
+	if len(flights) > 0 {
 		return true
 	}
 	c, run, n := s.dropped(id)

@@ -311,9 +311,13 @@ func deliver(ctx context.Context, st *stream, id json.RawMessage, reply Reply, m
 	return true
 }
 
-// lost says that nobody got the reply, unless nobody wanted it any more.
+// lost says that nobody got the reply, or that nobody wanted it any more.
 func lost(ctx context.Context, reply Reply) {
-	if _, cancelled := errors.AsType[*CancelledError](context.Cause(ctx)); !cancelled && reply.Lost != nil {
+	c, cancelled := errors.AsType[*CancelledError](context.Cause(ctx))
+	switch {
+	case cancelled && reply.Unread != nil:
+		reply.Unread(ctx, c.Reason)
+	case !cancelled && reply.Lost != nil:
 		reply.Lost()
 	}
 }

@@ -63,10 +63,11 @@ type call struct {
 
 	// Guarded by the session.
 	run      string
-	n        int64   // event that the client was last told of
-	final    int64   // event of the answer once that was written, or -1
-	replayed bool    // the answer was written again
-	by       *flight // what answers it now, or nil
+	n        int64                         // event that the client was last told of
+	final    int64                         // event of the answer once that was written, or -1
+	unread   func(context.Context, string) // what Reply.Unread of that is
+	replayed bool                          // the answer was written again
+	by       *flight                       // what answers it now, or nil
 }
 
 func newSession(principal string) *httpSession {
@@ -308,7 +309,7 @@ func (e *endpoint) resume(r *http.Request, by *Caller, s *httpSession, st *strea
 		line := replyLine(c.id, reply)
 		written := line != nil && !silenced(ctx)
 		if written {
-			s.answering(c, fl, true)
+			s.answering(c, fl, true, reply.Unread)
 			st.last()
 			written = st.more(line) == nil
 		}
@@ -468,12 +469,31 @@ func (s *httpSession) track(c *call, run string, n int64) {
 
 // answering notes that f is about to write the answer of the call. It comes
 // before the writing, since the client may be back before that returns.
-func (s *httpSession) answering(c *call, f *flight, again bool) {
+func (s *httpSession) answering(c *call, f *flight, again bool, unread func(context.Context, string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.by == f {
-		c.final, c.replayed = c.n, again
+		c.final, c.replayed, c.unread = c.n, again, unread
 	}
+}
+
+// crossed is Reply.Unread of the request if its answer was written, else nil. It is so
+// once.
+func (s *httpSession) crossed(id json.RawMessage) func(context.Context, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range slices.Backward(s.calls) {
+		if idKey(c.id) != idKey(id) {
+			continue
+		}
+		unread := c.unread
+		if c.final < 0 || c.by != nil {
+			return nil
+		}
+		c.unread = nil
+		return unread
+	}
+	return nil
 }
 
 // settled notes that f has done with the call.

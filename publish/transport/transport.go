@@ -55,12 +55,15 @@ func (e *Error) Error() string { return fmt.Sprintf("json-rpc %d: %s", e.Code, e
 
 // A Reply answers one request: Result or Error. With neither, nothing is
 // written. Delivered, if set, is called once after the reply was written to an
-// open connection without error; Lost, if set, when that was not possible.
+// open connection without error; Lost, if set, when that was not possible; Unread,
+// if set, when the client cancels the request for a reason that it sent before the
+// reply reached it, be that written or not.
 type Reply struct {
 	Result    json.RawMessage
 	Error     *Error
 	Delivered func()
 	Lost      func()
+	Unread    func(ctx context.Context, reason string)
 }
 
 // An AnswerFunc answers one request. It is called from many goroutines, must
