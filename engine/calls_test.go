@@ -211,6 +211,8 @@ func TestJoin(t *testing.T) {
 		t.Fatalf("the retry got run %s (joined %v), want %s", again.Run, again.Joined, first.Run)
 	}
 	a = attach(again.Run)
+	handed := start(`{"bird":"auk"}`)
+	detach(attach(handed.Run), "")
 	close(b.release)
 	if end := last(follow(t, e, first.Run)); end.Type != engine.RunCompleted {
 		t.Fatalf("ended %s", end.Type)
@@ -224,6 +226,15 @@ func TestJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "a claimed run is not joined", func() bool { return !start(`{"bird":"tern"}`).Joined })
+
+	later := attach(handed.Run)
+	if end := last(follow(t, e, handed.Run)); end.Type != engine.RunCompleted {
+		t.Fatalf("ended %s", end.Type)
+	}
+	detach(later, engine.DetachDrop)
+	if s := start(`{"bird":"auk"}`); s.Joined {
+		t.Error("a call joined a run that was handed over, whose result was lost later")
+	}
 
 	// Whether the claim is stored yet or not: its caller had given up before.
 	for _, stored := range []bool{true, false} {

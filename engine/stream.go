@@ -233,7 +233,7 @@ func (a *Attachment) Detach(ctx context.Context, reason string) error {
 			}
 		case left == 0:
 			_, err = a.e.letGo(ctx, a.run, a.e.me(), func(tx *sql.Tx) error {
-				_, err := tx.ExecContext(ctx, `update runs set detached=?, detach_reason=? where id=? and claimed is null`,
+				_, err := tx.ExecContext(ctx, `update runs set detached=?, detach_reason=? where id=? and claimed is null and coalesce(detach_reason, '')<>'handover'`,
 					a.e.now().UnixMilli(), reason, a.run)
 				return err
 			})
