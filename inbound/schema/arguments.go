@@ -74,7 +74,12 @@ func (s *Schema) Validate(arguments json.RawMessage) error {
 		return errOverrun // one evaluation that does not end is enough
 	}
 	doc := v.decoded()
-	err = guarded(s.limit, &s.abandoned, func() error { return s.compiled.Validate(doc) })
+	check := func() error { return s.compiled.Validate(doc) }
+	if s.light(len(compact)) {
+		err = recovered(check)
+	} else {
+		err = guarded(s.limit, &s.abandoned, check)
+	}
 	if invalid, ok := errors.AsType[*jsonschema.ValidationError](err); ok {
 		found := violations(invalid)
 		e := &ArgumentsError{}

@@ -20,12 +20,17 @@ const (
 	validateTime = 250 * time.Millisecond
 )
 
+// maxLight bounds bytes of a schema times bytes of arguments: a few milliseconds at the
+// worst.
+const maxLight = 1 << 20
+
 // A Schema is an admitted schema of a tool's arguments. It is safe for use by
 // several goroutines.
 type Schema struct {
 	compiled *jsonschema.Schema
 	shown    json.RawMessage
 	limit    time.Duration
+	tree     int // bytes, if every subschema is met once for a value at most; else 0
 
 	abandoned atomic.Int32 // validations that went over the limit and have not ended yet
 }
@@ -52,8 +57,16 @@ func Admit(raw json.RawMessage) (*Schema, Report, error) {
 		return nil, report, refusal(err)
 	}
 	s.compiled = <-made
+	if len(w.refs) == 0 && len(w.patterns.compiled) == 0 {
+		s.tree = report.Bytes
+	}
 	return s, report, nil
 }
+
+// light reports whether arguments of so many bytes are checked in far less time than
+// it takes to watch over that: no reference multiplies the work, no pattern searches,
+// and every value of theirs meets every subschema, or value of an enum, at most once.
+func (s *Schema) light(arguments int) bool { return s.tree > 0 && s.tree*arguments <= maxLight }
 
 // JSON is the schema as models are shown it: titles and descriptions cleaned, the
 // type object written down where the server left it out, and all else as the
@@ -155,6 +168,16 @@ func guarded(limit time.Duration, abandoned *atomic.Int32, run func() error) err
 		}
 		return errOverrun
 	}
+}
+
+// recovered is guarded without a limit, for what is short.
+func recovered(run func() error) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = errPanic
+		}
+	}()
+	return run()
 }
 
 // refusal says what a compiler's error means, without its text, which may quote

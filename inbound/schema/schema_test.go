@@ -289,7 +289,7 @@ func TestValidateOverrun(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.limit = 1
-	args := json.RawMessage(`{"a":[` + strings.Repeat(`[1,2,3,4,5,6,7,8,9],`, 500) + `[]]}`)
+	args := json.RawMessage(`{"a":[` + strings.Repeat(`[1,2,3,4,5,6,7,8,9],`, 2000) + `[]]}`)
 	if err := s.Validate(args); !errors.Is(err, errOverrun) {
 		t.Fatalf("Validate = %v, want %v", err, errOverrun)
 	}
@@ -308,5 +308,34 @@ func TestValidateOverrun(t *testing.T) {
 	}
 	if err := s.Validate(json.RawMessage(`{}`)); err != nil {
 		t.Errorf("Validate afterwards = %v, want nil", err)
+	}
+}
+
+// What cannot take long is checked at once; what a reference or a pattern multiplies,
+// or is large, is watched.
+func TestLight(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, schema, arguments string
+		light, valid            bool
+	}{
+		{"a tree", `{"properties":{"n":{"anyOf":[{"type":"number"},{"enum":["x"]}]}}}`, `{"n":"x"}`, true, true},
+		{"a tree that is broken", `{"properties":{"n":{"anyOf":[{"type":"number"},{"enum":["x"]}]}}}`, `{"n":"y"}`, true, false},
+		{"recursion", `{"properties":{"a":{"$ref":"#"}}}`, `{"a":{"a":{"a":{}}}}`, false, true},
+		{"a pattern", `{"properties":{"n":{"pattern":"^(a|b)*$"}}}`, `{"n":"abab"}`, false, true},
+		{"names by a pattern", `{"patternProperties":{"^a":{"type":"number"}}}`, `{"ab":"1"}`, false, false},
+		{"many values", `{"properties":{"n":{"uniqueItems":true}}}`, `{"n":[` + strings.Repeat("0,", 20_000) + `1]}`, false, false},
+	} {
+		s, _, err := Admit(json.RawMessage(tt.schema))
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		if got := s.light(len(tt.arguments)); got != tt.light {
+			t.Errorf("%s: light = %t, want %t", tt.name, got, tt.light)
+		}
+		s.limit = time.Minute
+		if err := s.Validate(json.RawMessage(tt.arguments)); (err == nil) != tt.valid {
+			t.Errorf("%s: Validate = %v, want valid %t", tt.name, err, tt.valid)
+		}
 	}
 }
