@@ -130,6 +130,8 @@ func (s *Server) call(ctx context.Context, x *exchange, t *tool) *mcp.CallToolRe
 	}
 	if started.Joined {
 		slot.Joined()
+	} else {
+		slot.Starts(started.Run)
 	}
 	s.started(sctx, x, &started)
 	if asTask {

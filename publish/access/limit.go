@@ -39,12 +39,12 @@ func (e *LimitError) Error() string {
 
 // A Limiter applies Limits. It is safe for concurrent use.
 type Limiter struct {
-	active func() int // runs that execute in the process; nil means that none do
+	active func(but ...string) int // runs that execute in the process, beside some; nil means that none do
 	now    func() time.Time
 
 	mu       sync.Mutex
 	limits   Limits
-	starting int // calls whose run may not execute yet
+	starting map[*Slot]string // calls whose run may not execute yet, and that run, or ""
 	callers  map[engine.Principal]*usage
 }
 
@@ -59,9 +59,10 @@ type usage struct {
 // maxCallers is from how many on the principals that do nothing are forgotten.
 const maxCallers = 1024
 
-// NewLimiter makes a Limiter; active tells how many runs execute in the process.
-func NewLimiter(limits Limits, active func() int) *Limiter {
-	return &Limiter{limits: limits, active: active, now: time.Now, callers: map[engine.Principal]*usage{}}
+// NewLimiter makes a Limiter; active tells how many runs execute in the process beside
+// those that it is given, which are different ones.
+func NewLimiter(limits Limits, active func(but ...string) int) *Limiter {
+	return &Limiter{limits: limits, active: active, now: time.Now, starting: map[*Slot]string{}, callers: map[engine.Principal]*usage{}}
 }
 
 // Set puts other limits in place. What was counted stays counted.
@@ -80,27 +81,22 @@ func (l *Limiter) Limits() Limits {
 
 // A Slot is the place of one call within the limits.
 type Slot struct {
-	l        *Limiter
-	caller   *usage // nil when none is counted
-	second   int64
-	starting bool
-	done     bool
+	l      *Limiter
+	caller *usage // nil when none is counted
+	second int64
+	done   bool
 }
 
 // Take finds a place for a call that may start a run, or says why there is none
-// with a *LimitError. The caller calls Begun or Joined once the run is known,
-// and Done at the end.
+// with a *LimitError. The caller calls Starts or Joined once the run is known, Begun
+// when it executes, and Done at the end.
 func (l *Limiter) Take(p engine.Principal) (*Slot, error) {
-	active := 0
-	if l.active != nil && l.Limits().Runs > 0 {
-		active = l.active()
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.limits.Runs > 0 && active+l.starting >= l.limits.Runs {
+	if l.limits.Runs > 0 && l.running() >= l.limits.Runs {
 		return nil, &LimitError{Limit: "runs", Most: int64(l.limits.Runs), After: time.Second}
 	}
-	s := &Slot{l: l, starting: true}
+	s := &Slot{l: l}
 	if p != engine.Local && (l.limits.PerMinute > 0 || l.limits.Concurrent > 0) {
 		now := l.now().Unix()
 		u := l.usage(p, now)
@@ -116,8 +112,22 @@ func (l *Limiter) Take(p engine.Principal) (*Slot, error) {
 		u.counts[now%60]++
 		s.caller, s.second = u, now
 	}
-	l.starting++
+	l.starting[s] = ""
 	return s, nil
+}
+
+// running is how many runs execute or are going to; the lock is held.
+func (l *Limiter) running() int {
+	if l.active == nil {
+		return len(l.starting)
+	}
+	known := make([]string, 0, len(l.starting))
+	for _, run := range l.starting {
+		if run != "" {
+			known = append(known, run)
+		}
+	}
+	return len(l.starting) + l.active(known...)
 }
 
 // usage finds or makes the usage of a principal; the lock is held.
@@ -157,14 +167,20 @@ func (u *usage) free(limit int) time.Duration {
 	return time.Minute
 }
 
-// Begun says that the run of the call executes, or is going to.
+// Starts says which run the call has started, which may execute by now.
+func (s *Slot) Starts(run string) {
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
+	if _, starting := s.l.starting[s]; starting {
+		s.l.starting[s] = run
+	}
+}
+
+// Begun says that the run of the call was seen to execute.
 func (s *Slot) Begun() {
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
-	if s.starting {
-		s.starting = false
-		s.l.starting--
-	}
+	delete(s.l.starting, s)
 }
 
 // Joined says that the call started no run: it is not counted by the minute.

@@ -296,8 +296,16 @@ func TestFailures(t *testing.T) {
 func TestLimiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		active := 0
-		l := NewLimiter(Limits{PerMinute: 6, Concurrent: 2, Runs: 4}, func() int { return active })
+		active := map[string]bool{}
+		l := NewLimiter(Limits{PerMinute: 6, Concurrent: 2, Runs: 4}, func(but ...string) int {
+			n := len(active)
+			for _, run := range but {
+				if active[run] {
+					n--
+				}
+			}
+			return n
+		})
 		take := func(p engine.Principal) (*Slot, string, time.Duration) {
 			s, err := l.Take(p)
 			if limit, ok := errors.AsType[*LimitError](err); ok {
@@ -341,15 +349,24 @@ func TestLimiter(t *testing.T) {
 		for range 20 {
 			begin(engine.Local).Done()
 		}
-		active = 3
-		last, limit, _ := take(engine.Local)
-		if last == nil {
-			t.Fatalf("the fourth run = %q", limit)
+		var last *Slot
+		for i, run := range []string{"a", "b", "c", "d"} { // a run that executes before its call has heard of it is one
+			s, limit, _ := take(engine.Local)
+			if s == nil {
+				t.Fatalf("run %d = %q", i+1, limit)
+			}
+			active[run] = true
+			s.Starts(run)
+			last = s
 		}
 		if _, limit, _ := take("token:c"); limit != "runs" {
 			t.Errorf("a fifth run = %q, want runs", limit)
 		}
 		last.Done()
+		if _, limit, _ := take("token:c"); limit != "runs" {
+			t.Errorf("a fifth while the fourth executes without its call = %q, want runs", limit)
+		}
+		delete(active, "d")
 		if s, limit, _ := take("token:c"); s == nil {
 			t.Errorf("after one ended = %q", limit)
 		}
