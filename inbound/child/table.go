@@ -149,15 +149,16 @@ func (t *Table) start(ctx context.Context, spec *Spec, log *slog.Logger, out str
 	close(p.forked)
 	closeAll(theirs[:])
 	if err != nil {
+		_, err = fail(spec.refused("", err)) // a closed table has no place taken
 		t.unlist(p)
 		close(p.read) // for a close of the table in between
 		close(p.done)
 		closeAll([]*os.File{p.stdin, p.stdout, p.stderr})
-		return fail(spec.refused("", err))
+		return nil, err
 	}
 	go p.drain(out.stderr)
 	go p.keep(out.stdout)
-	go p.watch(func() { t.unlist(p); vacate() })
+	go p.watch(func() { vacate(); t.unlist(p) })
 
 	p.pid, err = p.tree.ready(ctx, spec, p.ladder.Term)
 	if err != nil {
