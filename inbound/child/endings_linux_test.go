@@ -185,7 +185,7 @@ func endBySpawn(ctx context.Context, c *cell) error {
 	}
 	spec := fixtureSpec(c.fixture, c.nonce)
 	spec.Path = filepath.Join(c.dir, "program-"+c.nonce)
-	if err := os.WriteFile(spec.Path, []byte("\x7fELF, it says"), 0o700); err != nil {
+	if err := writeProgram(spec.Path, []byte("\x7fELF, it says"), 0o700); err != nil {
 		return err
 	}
 	_, err = table.Start(ctx, spec)
@@ -193,6 +193,15 @@ func endBySpawn(ctx context.Context, c *cell) error {
 		return fmt.Errorf("Start = %w, want ENOEXEC", err)
 	}
 	return table.Close(ctx)
+}
+
+// writeProgram writes a file that is to be executed while nothing is forked: a child that
+// has not come to its own program yet would hold it open, and what is open for writing
+// cannot be executed.
+func writeProgram(path string, content []byte, mode os.FileMode) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, content, mode)
 }
 
 // endByDeadline has a deadline for the start and for what comes after it.

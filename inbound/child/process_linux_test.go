@@ -38,7 +38,7 @@ func shortTable() *Table { return NewTable(TableOptions{Ladder: shortLadder()}) 
 // TestCloseIsOneJoin closes from many sides: all wait for the same end.
 func TestCloseIsOneJoin(t *testing.T) {
 	t.Parallel()
-	table := shortTable()
+	table := NewTable(TableOptions{Ladder: Ladder{Stdin: patience, Term: patience, Kill: patience}})
 	p := started(t, table, fixtureSpec("stubborn", "n"))
 	now, cancel := context.WithCancelCause(t.Context())
 	inAHurry := errors.New("in a hurry")
@@ -67,6 +67,7 @@ func TestCloseIsOneJoin(t *testing.T) {
 			}
 		})
 	}
+	p.Kill()
 	wg.Wait()
 	if exit := p.Exit(); exit != (Exit{Code: -1, Signal: "SIGKILL", By: RungKill}) {
 		t.Errorf("Exit() = %+v", exit)

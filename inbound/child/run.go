@@ -58,18 +58,23 @@ func (e *TimeoutError) Timeout() bool { return true }
 // without a result: a *StartError, or an *AliveError for what could not be killed. A
 // command that the table ended comes back with a result and ErrTableClosed.
 func (t *Table) Run(ctx context.Context, spec Spec, bounds Bounds) (*Result, error) {
+	if bounds.Timeout <= 0 {
+		bounds.Timeout = time.Minute
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, bounds.Timeout, &TimeoutError{Program: filepath.Base(spec.Path), After: bounds.Timeout})
+	defer cancel()
+	return t.run(ctx, limited, &spec, bounds)
+}
+
+// run is Run with the context that ends when the command has run too long.
+func (t *Table) run(ctx, limited context.Context, spec *Spec, bounds Bounds) (*Result, error) {
 	defer spec.Env.clear()
 	if err := spec.check(); err != nil {
 		return nil, err
 	}
-	if bounds.Timeout <= 0 {
-		bounds.Timeout = time.Minute
-	}
 	stdout, stderr := newHeadTail(bounds.Stdout), newHeadTail(bounds.Stderr)
 	began := time.Now()
-	limited, cancel := context.WithTimeoutCause(ctx, bounds.Timeout, &TimeoutError{Program: filepath.Base(spec.Path), After: bounds.Timeout})
-	defer cancel()
-	p, err := t.start(limited, &spec, spec.logger(), streams{tail: &tail{}, stdout: stdout, stderr: stderr}, func() {})
+	p, err := t.start(limited, spec, spec.logger(), streams{tail: &tail{}, stdout: stdout, stderr: stderr}, func() {})
 	if err != nil {
 		return nil, err
 	}

@@ -87,6 +87,7 @@ func joined(o Output) string {
 }
 
 // TestRunTimeout ends what runs too long, and keeps what it wrote, also on its way out.
+// What the scripts read comes once their start is known.
 func TestRunTimeout(t *testing.T) {
 	t.Parallel()
 	table := NewTable(TableOptions{})
@@ -94,17 +95,26 @@ func TestRunTimeout(t *testing.T) {
 		script, stdout string
 		exit           Exit
 	}{
-		{"echo begun; trap 'echo asked; exit 5' TERM; while :; do sleep 0.01; done", "begun\nasked\n", Exit{Code: 5, By: RungTerm}},
-		{"echo begun; trap '' TERM; while :; do sleep 0.01; done", "begun\n", Exit{Code: -1, Signal: "SIGKILL", By: RungKill}},
-		{"echo begun; exec sleep 1000", "begun\n", Exit{Code: -1, Signal: "SIGTERM", By: RungTerm}},
+		{"echo begun; trap 'echo asked; exit 5' TERM; read go; : >$READY; while :; do sleep 0.01; done", "begun\nasked\n", Exit{Code: 5, By: RungTerm}},
+		{"echo begun; trap '' TERM; read go; : >$READY; while :; do sleep 0.01; done", "begun\n", Exit{Code: -1, Signal: "SIGKILL", By: RungKill}},
+		{"echo begun; read go; : >$READY; exec sleep 1000", "begun\n", Exit{Code: -1, Signal: "SIGTERM", By: RungTerm}},
 	} {
+		ready := filepath.Join(t.TempDir(), "ready")
 		spec := shell(t, tc.script)
+		spec.Env.set("READY", []byte(ready))
 		if tc.exit.By == RungTerm {
 			spec.Ladder.Term = patience
 		}
-		result, err := table.Run(t.Context(), spec, Bounds{Timeout: 300 * time.Millisecond})
+		limited, tooLong := context.WithCancelCause(t.Context())
+		go func() { // its time is over as soon as it has begun
+			if err := awaitFile(t.Context(), ready); err != nil {
+				t.Error(err)
+			}
+			tooLong(&TimeoutError{Program: "sh", After: time.Second})
+		}()
+		result, err := table.run(t.Context(), limited, &spec, Bounds{Stdin: []byte("go\n")})
 		late, ok := errors.AsType[*TimeoutError](err)
-		if !ok || late.After != 300*time.Millisecond || err.Error() != `"sh" ran longer than 300ms` {
+		if !ok || late.After != time.Second || err.Error() != `"sh" ran longer than 1s` {
 			t.Errorf("%s: %v", tc.script, err)
 			continue
 		}
@@ -112,27 +122,51 @@ func TestRunTimeout(t *testing.T) {
 			t.Errorf("%s: %q, %+v, want %q, %+v", tc.script, got, result.Exit, tc.stdout, tc.exit)
 		}
 	}
+	// The time is that of the bounds, for the start too.
+	_, err := table.Run(t.Context(), shell(t, "sleep 1000"), Bounds{Timeout: 300 * time.Millisecond})
+	if late, ok := errors.AsType[*TimeoutError](err); !ok || late.After != 300*time.Millisecond || late.Program != "sh" {
+		t.Errorf("Run for more than 300 ms = %v", err)
+	}
+	if err := table.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 	if living := table.Living(); len(living) > 0 {
 		t.Errorf("%v lives", living)
 	}
+}
+
+// awaitFile waits for a file that a program makes.
+func awaitFile(ctx context.Context, path string) error {
+	return eventually(ctx, "the program is not ready", func() bool { _, err := os.Stat(path); return err == nil })
 }
 
 // TestRunCancel returns at once; the table ends what was begun.
 func TestRunCancel(t *testing.T) {
 	t.Parallel()
 	table := NewTable(TableOptions{})
-	spec := shell(t, "trap '' TERM; while :; do sleep 0.01; done")
-	spec.Ladder.Term = 2 * time.Second
+	dir := t.TempDir()
+	ready, end := filepath.Join(dir, "ready"), filepath.Join(dir, "end")
+	spec := shell(t, "trap '' TERM; read go; : >$READY; until [ -e $END ]; do sleep 0.01; done")
+	spec.Env.set("READY", []byte(ready))
+	spec.Env.set("END", []byte(end))
+	spec.Ladder.Term = patience
 	ctx, cancel := context.WithCancelCause(t.Context())
 	changedMind := errors.New("changed their mind")
-	timer := time.AfterFunc(300*time.Millisecond, func() { cancel(changedMind) })
-	defer timer.Stop()
-	result, err := table.Run(ctx, spec, Bounds{})
+	go func() {
+		if err := awaitFile(t.Context(), ready); err != nil {
+			t.Error(err)
+		}
+		cancel(changedMind)
+	}()
+	result, err := table.Run(ctx, spec, Bounds{Stdin: []byte("go\n")})
 	if !errors.Is(err, changedMind) || result == nil {
 		t.Fatalf("Run = %v, %v", result, err)
 	}
 	if living := table.Living(); len(living) != 1 || living[0].Program != "sh" {
 		t.Errorf("%v lives, want the shell in its ladder", living)
+	}
+	if err := os.WriteFile(end, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	if err := table.Close(t.Context()); err != nil {
 		t.Error(err)
@@ -208,7 +242,7 @@ func TestUnprivileged(t *testing.T) {
 		t.Fatal(err)
 	}
 	binary := filepath.Join(dir, "gone.test")
-	if err := os.WriteFile(binary, self, 0o755); err != nil {
+	if err := writeProgram(binary, self, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(binary)
