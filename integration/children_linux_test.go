@@ -169,7 +169,7 @@ func TestEOFLeavesNothing(t *testing.T) {
 	s.request("1", "tools/call", `{"name":"relavium_tool-user","arguments":{}}`)
 	p.held(t)
 	supervisors := below(t, s.cmd.Process.Pid)
-	if _, code := s.eof(); code != 0 {
+	if code := s.eof(); code != 0 {
 		t.Errorf("exit %d, want 0", code)
 	}
 	p.empties(t, supervisors)

@@ -5,12 +5,15 @@ package integration
 import (
 	"context"
 	"encoding/json"
-	"net"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -163,21 +166,31 @@ func (p project) callTool(t *testing.T, tool, args string, flags ...string) tool
 }
 
 // TestWorkflowCallsItself serves a workflow whose agent calls it over the server's own
-// endpoint: each run tells the next how deep it is, and the sixth is refused.
+// endpoint, behind a proxy whose address is known before: each run tells the next how
+// deep it is, and the sixth is refused.
 func TestWorkflowCallsItself(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
+	served := make(chan string, 1)
+	to := sync.OnceValues(func() (*url.URL, error) { return url.Parse(<-served) })
+	proxy := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			at, err := to()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = at.Scheme, at.Host, ""
+		},
+		FlushInterval: -1,
+	})
+	t.Cleanup(proxy.Close)
 	script := fakemodel.Script{Conversations: []fakemodel.Conversation{{Turns: []fakemodel.Turn{
 		{Text: "I ask.", Calls: []fakemodel.Call{{Name: "mcp_self_relavium_mirror", Arguments: json.RawMessage(`{}`)}}},
 		{Text: "That is all."},
 	}}}}
-	p, fake := agentProject(t, anyAnswer, map[string]string{"mirror": strings.Replace(mirror, "URL", "http://"+address+"/mcp", 1)}, script)
-	s := p.serveHTTP(t, "--publish", "mirror", "--listen", address, "--no-run-tools")
+	p, fake := agentProject(t, anyAnswer, map[string]string{"mirror": strings.Replace(mirror, "URL", proxy.URL+"/mcp", 1)}, script)
+	s := p.serveHTTP(t, "--publish", "mirror", "--no-run-tools")
+	served <- s.url
 	b := bearer{t, s.url, "", plainClient(t, nil)}
 	if status, body := b.call("relavium_mirror", `{}`); status != 200 || !strings.Contains(body, "That is all.") {
 		t.Fatalf("the call = %d %s", status, body)

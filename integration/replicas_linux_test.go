@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/relavium/relavium-serve/consent"
 	"github.com/relavium/relavium-serve/engine/durable/durabletest"
@@ -100,14 +99,10 @@ func TestReplicas(t *testing.T) {
 	var tokens []struct{ ID string }
 	decode(t, []byte(b.ok(t, "token", "list", "--json")), &tokens)
 	a.ok(t, "token", "revoke", tokens[0].ID)
-	began := time.Now()
 	waitFor(t, func() bool {
 		status, _ := onB.call("relavium_greet", `{"name":"Ada"}`)
 		return status == http.StatusUnauthorized
 	}, func() string { return "a revoked token is still taken" })
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("a revoked token was refused by the other replica after %v, want 5 s at most", took)
-	}
 }
 
 // TestReplicaWithoutConsent: a call of the replica that may not start a program is run

@@ -240,10 +240,9 @@ func (s *session) kill() {
 	<-s.exited
 }
 
-// eof closes stdin and reports how long the server took to end, and how.
-func (s *session) eof() (took time.Duration, code int) {
+// eof closes stdin, waits for the server to end and returns its exit code.
+func (s *session) eof() int {
 	s.tb.Helper()
-	began := time.Now()
 	_ = s.in.Close()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -252,5 +251,5 @@ func (s *session) eof() (took time.Duration, code int) {
 	case <-timer.C:
 		s.tb.Fatalf("the server still runs %v after EOF", patience)
 	}
-	return time.Since(began), s.cmd.ProcessState.ExitCode()
+	return s.cmd.ProcessState.ExitCode()
 }

@@ -281,8 +281,8 @@ func TestTrace(t *testing.T) {
 	if m.Error != nil || !strings.Contains(string(m.Result), "It is a tern") {
 		t.Fatalf("the call = %s, %+v", m.Result, m.Error)
 	}
-	if took, code := s.eof(); code != 0 || took > 2*time.Second {
-		t.Errorf("after EOF the server took %v and ended with %d, want less than 2 s and 0", took, code)
+	if code := s.eof(); code != 0 {
+		t.Errorf("after EOF the server ended with %d, want 0", code)
 	}
 
 	trace, err := hex.DecodeString(callersTrace)
@@ -443,7 +443,7 @@ func TestTraceGoesOn(t *testing.T) {
 	s.request("1", "tools/call", `{"name":"relavium_deploy","arguments":{"version":"1.4.2"},"_meta":{`+callersMeta+`}}`)
 	id := s.gate(0)
 	p.await(t, id, "waiting")
-	if _, code := s.eof(); code != 0 {
+	if code := s.eof(); code != 0 {
 		t.Errorf("the first server ended with %d", code)
 	}
 	p.ok(t, "gate", "approve", id, "--yes")
@@ -503,8 +503,8 @@ func TestTraceEndpointAway(t *testing.T) {
 					t.Fatalf("call %d = %s, %+v", n, m.Result, m.Error)
 				}
 			}
-			if took, code := s.eof(); code != 0 || took > 2200*time.Millisecond {
-				t.Errorf("after EOF the server took %v and ended with %d, want 2 s and 0", took, code)
+			if code := s.eof(); code != 0 {
+				t.Errorf("after EOF the server ended with %d, want 0", code)
 			}
 			// Where the end comes first it is all that is told.
 			failed, late := strings.Count(s.diag.String(), "the collector does not take spans"), strings.Count(s.diag.String(), "the last spans were not sent in time")

@@ -3,6 +3,7 @@ package integration
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"io"
 	"os"
@@ -239,9 +240,7 @@ func checkGate(t *testing.T, p project, steps *clientSteps) {
 	if open.Gate.Type != "approval" || !strings.Contains(open.Gate.Text, "Deploy 1.4.2?") || open.Gate.Gate == "" {
 		t.Errorf("human_gate notification = %+v, want an approval that asks Deploy 1.4.2?", open.Gate)
 	}
-	if r := p.show(t, open.Gate.Run); r.State != "waiting" {
-		t.Errorf("run at its gate is %q, want waiting", r.State)
-	}
+	p.await(t, open.Gate.Run, "waiting")
 	p.approve(t, open.Gate.Run)
 	var got toolResult
 	steps.next("gate", &got)
@@ -261,9 +260,11 @@ func checkClock(t *testing.T, p project, steps *clientSteps) {
 		t.Fatalf("call over the client's time limit = %+v, want the client's error", got)
 	}
 	late := got.Gate.Run
+	p.detached(t, late)
 	if r := p.show(t, late); r.State != "waiting" {
 		t.Errorf("run after the client's time-out is %q, want waiting", r.State)
 	}
+	steps.goOn()
 	p.approve(t, late)
 	steps.next("joined", &got)
 	if id := got.Result.Meta["relavium/runId"]; id != late {
@@ -275,6 +276,23 @@ func checkClock(t *testing.T, p project, steps *clientSteps) {
 	checkStructured(t, &got, map[string]any{"result": map[string]any{
 		"version": "clock", "decision": "approved", "steps": 2.0,
 	}})
+}
+
+// detached waits until the run has lost its caller, which the store alone tells.
+func (p project) detached(t *testing.T, run string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.ToSlash(filepath.Join(p.home, "serve.db"))+"?mode=ro&_pragma=busy_timeout(5000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	waitFor(t, func() bool {
+		var alone bool
+		if err := db.QueryRowContext(t.Context(), "select detached is not null from runs where id=?", run).Scan(&alone); err != nil {
+			t.Fatal(err)
+		}
+		return alone
+	}, func() string { return "the run has its caller still" })
 }
 
 // checkRunReads asks for the run by a companion tool and as a resource.
@@ -369,6 +387,7 @@ func checkProgress(t *testing.T, got []progress, nodes float64) {
 // clientSteps reads what a client script prints, one JSON line a step.
 type clientSteps struct {
 	t     *testing.T
+	in    io.Writer
 	lines chan []byte
 	diag  *lockedBuffer
 	wait  func() error
@@ -405,6 +424,11 @@ func startSteps(t *testing.T, p project, args []string) *clientSteps {
 	cmd.WaitDelay = 5 * time.Second
 	steps := &clientSteps{t: t, lines: make(chan []byte), diag: new(lockedBuffer), wait: cmd.Wait}
 	cmd.Stderr = steps.diag
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps.in = in
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -469,6 +493,14 @@ func (s *clientSteps) next(step string, v any) {
 		case <-timer.C:
 			s.t.Fatalf("no step %q within %v:\n%s", step, patience, s.diag)
 		}
+	}
+}
+
+// goOn lets a client take its next step that waits for it.
+func (s *clientSteps) goOn() {
+	s.t.Helper()
+	if _, err := io.WriteString(s.in, "go on\n"); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
