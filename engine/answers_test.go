@@ -81,8 +81,8 @@ func TestAnswerAtTheTimeout(t *testing.T) {
 	var wg sync.WaitGroup
 	for round := range 20 {
 		wg.Go(func() {
-			run, gates := untilPaused(t, e, request(t, w, `{}`))
-			g, err := e.Gate(t.Context(), gates[0])
+			run, gate := untilAsked(t, e, request(t, w, `{}`))
+			g, err := e.Gate(t.Context(), gate)
 			if err != nil {
 				t.Error(err)
 				return

@@ -335,7 +335,22 @@ func TestRejoinAfterGate(t *testing.T) {
 }
 
 // untilPaused starts a run and returns it with its open gates once it waits.
-func untilPaused(t *testing.T, e *engine.Engine, req engine.StartRequest) (string, []string) {
+func untilPaused(t *testing.T, e *engine.Engine, req engine.StartRequest) (run string, gates []string) {
+	t.Helper()
+	ev := until(t, e, req, engine.RunPaused)
+	return ev.Run, ev.GateIDs
+}
+
+// untilAsked starts a run and returns it with its first gate once that is open, which a
+// time-out may have decided by the time that the run would wait.
+func untilAsked(t *testing.T, e *engine.Engine, req engine.StartRequest) (run, gate string) {
+	t.Helper()
+	ev := until(t, e, req, engine.GatePaused)
+	return ev.Run, ev.Gate
+}
+
+// until starts a run and returns its first event of the type.
+func until(t *testing.T, e *engine.Engine, req engine.StartRequest, what string) engine.Event {
 	t.Helper()
 	started, err := e.Start(t.Context(), req)
 	if err != nil {
@@ -351,8 +366,8 @@ func untilPaused(t *testing.T, e *engine.Engine, req engine.StartRequest) (strin
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ev.Type == engine.RunPaused {
-			return started.Run, ev.GateIDs
+		if ev.Type == what {
+			return ev
 		}
 	}
 }

@@ -224,7 +224,7 @@ func TestKillMatrix(t *testing.T) {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 			defer cancel()
 			if out, killed, err := spawn(ctx, dir, point); err != nil || !killed {
 				t.Fatalf("first process: killed=%v err=%v out=%s", killed, err, out)
@@ -263,8 +263,9 @@ func TestKillStorm(t *testing.T) {
 		if err != nil && ctx.Err() == nil {
 			t.Fatal(err)
 		}
+		durabletest.Bury(t, durabletest.Place(t, dir))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	out, killed, err := spawn(ctx, dir, "storm")
 	if err != nil || killed {
@@ -293,13 +294,15 @@ func ends(t *testing.T, dir string) map[string]int {
 // effect whose completion is recorded is not done again, every other one is done.
 func wantEffects(t *testing.T, dir string) map[string]int {
 	t.Helper()
+	place := durabletest.Place(t, dir)
+	durabletest.Bury(t, place)
 	out := make(map[string]int)
 	if _, err := os.Stat(filepath.Join(dir, "effects")); err == nil {
 		out = ends(t, dir)
 	}
 	for _, node := range []string{"a", "b", "c"} {
 		var recorded int
-		if err := durabletest.Open(t, durabletest.Place(t, dir)).QueryRowContext(t.Context(),
+		if err := durabletest.Open(t, place).QueryRowContext(t.Context(),
 			`select count(*) from operation_outputs where function_name=? and output like '{"s":"done"%'`, node).Scan(&recorded); err != nil {
 			t.Fatal(err)
 		}

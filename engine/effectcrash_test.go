@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -142,11 +141,12 @@ func TestKillInsideAgent(t *testing.T) {
 func killInsideAgent(t *testing.T, point string, n int, answer string) {
 	t.Helper()
 	dir := t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	if out, killed, err := spawn(ctx, dir, fmt.Sprintf("effects %s:%d", point, n)); err != nil || !killed {
 		t.Fatalf("first process: killed=%v err=%v out=%s", killed, err, out)
 	}
+	durabletest.Bury(t, durabletest.Place(t, dir))
 	out, killed, err := spawn(ctx, dir, "effects answer "+answer)
 	if err != nil || killed {
 		t.Fatalf("second process: killed=%v err=%v out=%s", killed, err, out)

@@ -121,7 +121,7 @@ func TestEffectsInOrderAndCost(t *testing.T) {
 // parkedAt follows a run to where it is paused and returns the gates that wait.
 func parkedAt(t *testing.T, e *engine.Engine, run string) []engine.Gate {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	a, err := e.Attach(ctx, run, engine.Local)
 	if err != nil {

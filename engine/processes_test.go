@@ -228,15 +228,14 @@ func TestExpiryWhileNoProcessLives(t *testing.T) {
 	w := parse(t, `
 		nodes:
 		  - {id: in, type: input}
-		  - {id: ask, type: human_gate, gate_type: approval, timeout_ms: 400, timeout_action: approve}
+		  - {id: ask, type: human_gate, gate_type: approval, timeout_ms: 3600000, timeout_action: approve}
 		  - {id: out, type: output}
 		edges: [{from: in, to: ask}, {from: ask, to: out}]`)
 	run, gates := untilPaused(t, first, request(t, w, `{}`))
 	if err := first.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(600 * time.Millisecond)
-	second := open(t, path, nil)
+	second := open(t, path, func(o *engine.Options) { o.Now = func() time.Time { return time.Now().Add(2 * time.Hour) } })
 	if end := last(follow(t, second, run)); end.Type != engine.RunCompleted {
 		t.Fatalf("ended %s", end.Type)
 	}
@@ -323,12 +322,12 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	end := time.After(30 * time.Second)
+	end := time.After(patience)
 	for !holds() {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatalf("not in 30 s: %s", what)
+			t.Fatalf("not in %v: %s", patience, what)
 		}
 	}
 }
@@ -346,7 +345,7 @@ func TestGateKeepsItsClock(t *testing.T) {
 			w := parse(t, `
 				nodes:
 				  - {id: in, type: input}
-				  - {id: ask, type: human_gate, gate_type: approval, timeout_ms: 3000, timeout_action: reject}
+				  - {id: ask, type: human_gate, gate_type: approval, timeout_ms: 3600000, timeout_action: reject}
 				  - {id: out, type: output}
 				edges: [{from: in, to: ask}, {from: ask, to: out}]`)
 			run, gates := untilPaused(t, first, request(t, w, `{}`))
@@ -357,11 +356,17 @@ func TestGateKeepsItsClock(t *testing.T) {
 			if err := first.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			second := open(t, path, nil)
+			var late atomic.Int64
+			late.Store(int64(20 * time.Minute))
+			second := open(t, path, func(o *engine.Options) {
+				o.Now = func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
+			})
 			if answered {
 				if _, err := second.Decide(t.Context(), gates[0], engine.Decision{Decision: engine.Approved, By: "x", Via: engine.ViaConsole}); err != nil {
 					t.Fatal(err)
 				}
+			} else {
+				late.Store(int64(61 * time.Minute))
 			}
 			end := last(follow(t, second, run))
 			after, err := second.Gate(t.Context(), gates[0])

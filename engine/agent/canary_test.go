@@ -161,7 +161,7 @@ func TestCanary(t *testing.T) {
 // inEngineAt is inEngine with the store in dir, which it leaves.
 func inEngineAt(t *testing.T, dir string, opt agent.Options, w *workflows.Workflow, decide func(engine.Event) engine.Decision) []engine.Event {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	e, err := engine.Open(ctx, engine.Options{
 		Path: durabletest.Place(t, dir), Executor: true, Projects: []string{"p"}, Agent: agent.New(opt), Logger: slog.New(slog.DiscardHandler),

@@ -92,7 +92,7 @@ func child(ctx context.Context, dir, point string) error {
 		return err
 	}
 	e, err := engine.Open(ctx, engine.Options{
-		Lease: 4 * time.Second, Path: place, Executor: true, Projects: []string{"p"},
+		Path: place, Executor: true, Projects: []string{"p"},
 		Agent: &mortal{
 			Runner: agent.New(agent.Options{Models: x.models, Builtin: x.builtin}), journal: journal, point: point,
 		},
@@ -166,7 +166,9 @@ func spawn(ctx context.Context, dir, point string) (out string, killed bool, err
 // keptEffects lists the keys of what the store has, by state.
 func keptEffects(t *testing.T, dir string) (done, started []string) {
 	t.Helper()
-	db := durabletest.Open(t, durabletest.Place(t, dir))
+	place := durabletest.Place(t, dir)
+	durabletest.Bury(t, place)
+	db := durabletest.Open(t, place)
 	rows, err := db.QueryContext(t.Context(), `select run||'/'||node||'/'||dispatch||'/'||ltrim(path||'/'||n, '/'), state from effects where dispatch>0`)
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +209,7 @@ func TestKill(t *testing.T) {
 				t.Parallel()
 				answer := []string{"repeat", "skip"}[n/2%2]
 				dir := t.TempDir()
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 				defer cancel()
 				if out, killed, err := spawn(ctx, dir, fmt.Sprintf("%s:%d", point, n)); err != nil || !killed {
 					t.Fatalf("first process: killed=%v err=%v out=%s", killed, err, out)

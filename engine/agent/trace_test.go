@@ -27,7 +27,7 @@ func TestSpans(t *testing.T) {
 	t.Parallel()
 	const told = "told-2d7a"
 	spans := tracetest.NewSpanRecorder()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	e, err := engine.Open(ctx, engine.Options{
 		Path: durabletest.Place(t, t.TempDir()), Executor: true, Projects: []string{"p"}, Logger: slog.New(slog.DiscardHandler),

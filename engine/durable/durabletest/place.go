@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -55,8 +56,8 @@ func Database(ctx context.Context, server, dir string) (string, error) {
 	}
 	name := nameOf(dir)
 	_, err = conn.Exec(ctx, "create database "+name)
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P04" {
-		err = nil // it is there
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.Code == "42P04" || pg.Code == "23505") {
+		err = nil // it is there, or another process makes it at the same moment
 	}
 	u.Path = "/" + name
 	return u.String(), errors.Join(err, conn.Close(ctx))
@@ -105,6 +106,39 @@ func drop(ctx context.Context, server, name string) {
 	}
 	_, _ = conn.Exec(ctx, "drop database if exists "+name+" with (force)")
 	_ = conn.Close(ctx)
+}
+
+// Bury sees to processes that were killed: it waits until nothing that they asked of a
+// database is under way any more, and ends their leases, so that the next process takes
+// their runs over at once, as it does those of a file. Nobody else may use the store.
+func Bury(tb testing.TB, place string) {
+	tb.Helper()
+	if !durable.Remote(place) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, place)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for others := 1; others > 0; {
+		if err := conn.QueryRow(ctx, `select count(*) from pg_stat_activity
+			where datname=current_database() and backend_type='client backend' and pid<>pg_backend_pid()`).Scan(&others); err != nil {
+			tb.Fatal(err)
+		}
+		<-tick.C
+	}
+	_, err = conn.Exec(ctx, `update relavium.executors set until=0, claimed=0`)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P01" {
+		err = nil // they died before they made the table
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
 }
 
 // Open looks into a run store behind the engine's back; it closes with the test.
