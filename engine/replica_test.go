@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/url"
@@ -385,6 +386,47 @@ func TestTransactionOfCutOffReplica(t *testing.T) {
 	if last := last(follow(t, e, run)); last.Type != engine.RunCompleted {
 		t.Errorf("ended %s, want run:completed", last.Type)
 	}
+}
+
+// TestBusyReplicaKeepsItsLease: a replica whose connections are all taken, such as by
+// transactions that wait for that of a replica which was cut off, is not cut off too.
+func TestBusyReplicaKeepsItsLease(t *testing.T) {
+	t.Parallel()
+	place := durabletest.Shared(t)
+	const connections = 4
+	e := open(t, fmt.Sprintf("%s?pool_max_conns=%d&idle_in_transaction_session_timeout=0", place, connections), func(o *engine.Options) {
+		o.Lease = shortLease
+		o.CutOff = func() { t.Error("a busy replica was cut off") }
+	})
+	free := make(chan struct{})
+	release := sync.OnceFunc(func() { close(free) })
+	defer release()
+	var busy sync.WaitGroup
+	var taken atomic.Int64
+	for n := range connections {
+		busy.Go(func() {
+			if err := e.ReplaceDocument(t.Context(), fmt.Sprint(n), func(old []byte) ([]byte, error) {
+				taken.Add(1)
+				<-free
+				return old, nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "all connections are taken", func() bool { return taken.Load() == connections })
+	db := durabletest.Open(t, place)
+	until := func() (ms int64) {
+		if err := db.QueryRowContext(t.Context(), `select until from executors`).Scan(&ms); err != nil {
+			t.Fatal(err)
+		}
+		return ms
+	}
+	for first := until(); until() < first+shortLease.Milliseconds() && !t.Failed(); {
+		<-time.After(50 * time.Millisecond)
+	}
+	release()
+	busy.Wait()
 }
 
 // TestRepliesAcrossReplicas: whichever replica is asked follows, decides and cancels

@@ -31,7 +31,7 @@ const claimLife = 30 * time.Second
 
 // lease is the presence of this process in a database.
 type lease struct {
-	db     *sql.DB
+	db     *sql.DB // nothing else uses it
 	id     string
 	length time.Duration
 	offers func(ctx context.Context) json.RawMessage
@@ -51,7 +51,7 @@ type lease struct {
 // cannot be kept.
 func (s *Store) enterCluster(ctx context.Context, id string, projects []string, offers func(context.Context) json.RawMessage, lost func()) (presence, error) {
 	l := &lease{
-		db: s.Write, id: id, length: s.cluster.lease, offers: offers, log: s.cluster.log, lost: lost, projects: slices.Clone(projects),
+		db: s.cluster.leases, id: id, length: s.cluster.lease, offers: offers, log: s.cluster.log, lost: lost, projects: slices.Clone(projects),
 	}
 	l.renewed = time.Now()
 	if err := l.take(ctx); err != nil {

@@ -49,7 +49,8 @@ type postgres struct {
 	config  *pgxpool.Config
 	lease   time.Duration
 	log     *slog.Logger
-	self    string // tells our own notifications
+	leases  *sql.DB // one connection, so that a lease waits for none that work has taken
+	self    string  // tells our own notifications
 	arrived chan struct{}
 
 	mu     sync.Mutex
@@ -97,7 +98,10 @@ func openPostgres(ctx context.Context, opt Options) (*Store, error) {
 		config: config, lease: opt.Lease, log: opt.Log, self: uuid.NewString(), arrived: make(chan struct{}, 1),
 		heard: make(map[string]struct{}), told: make(map[string]struct{}), say: make(chan struct{}, 1),
 	}
-	db := sql.OpenDB(&postgresConnector{Connector: stdlib.GetConnector(*config.ConnConfig.Copy()), said: &translations{}})
+	connector := &postgresConnector{Connector: stdlib.GetConnector(*config.ConnConfig.Copy()), said: &translations{}}
+	p.leases = sql.OpenDB(connector)
+	p.leases.SetMaxOpenConns(1)
+	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(int(config.MaxConns))
 	db.SetMaxIdleConns(int(config.MaxConns))
 	db.SetConnMaxIdleTime(5 * time.Minute)
@@ -355,7 +359,7 @@ func (p *postgres) ring() {
 func (p *postgres) close() error {
 	p.stop()
 	p.done.Wait()
-	return nil
+	return p.leases.Close()
 }
 
 // closeConn says goodbye, briefly.
