@@ -61,8 +61,8 @@ type Tools struct {
 	opt      Options
 	home     string // real path
 	client   *http.Client
-	limit    time.Duration // of one request
-	patience time.Duration // with one command
+	inTime   func(parent context.Context) (context.Context, context.CancelFunc) // bounds one request
+	patience time.Duration                                                      // with one command
 	tools    []*tool
 }
 
@@ -99,7 +99,7 @@ func New(opt Options) (*Tools, error) {
 	if err != nil {
 		return nil, errors.New("builtin: Options.Home cannot be opened")
 	}
-	t := &Tools{opt: opt, home: home, client: newHTTPClient(opt.Egress), limit: maxHTTP, patience: maxCommand}
+	t := &Tools{opt: opt, home: home, client: newHTTPClient(opt.Egress), inTime: inTime, patience: maxCommand}
 	t.tools = []*tool{t.readFile(), t.writeFile(), t.listDirectory(), t.runCommand(), t.httpRequest(), t.gitStatus(), t.gitCommit()}
 	return t, nil
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -135,9 +136,9 @@ func newBench(t *testing.T, change func(*Options)) *site {
 	if err := os.Symlink(self, filepath.Join(bin, "tool")); err != nil {
 		t.Fatal(err)
 	}
-	table := child.NewTable(child.TableOptions{Ladder: child.Ladder{Stdin: time.Second, Term: time.Second, Kill: 5 * time.Second}})
+	table := child.NewTable(child.TableOptions{Ladder: child.Ladder{Stdin: time.Second, Term: time.Second, Kill: time.Minute}})
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 		defer cancel()
 		if err := table.Close(ctx); err != nil {
 			t.Error(err)
@@ -171,7 +172,7 @@ func TestRunCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(s.root, "ci", "tool"), self, 0o700); err != nil {
+	if err := writeProgram(filepath.Join(s.root, "ci", "tool"), self); err != nil {
 		t.Fatal(err)
 	}
 	run := func(words ...string) string {
@@ -252,12 +253,21 @@ func TestRunCommand(t *testing.T) {
 	}
 }
 
+// writeProgram writes a file that is to be executed while nothing is forked: a child that
+// has not come to its own program yet would hold it open, and what is open for writing
+// cannot be executed.
+func writeProgram(path string, content []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, content, 0o700)
+}
+
 // exists waits until there is a file.
 func exists(t *testing.T, path string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); <-tick.C {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); <-tick.C {
 		if _, err := os.Stat(path); err == nil {
 			return
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -290,7 +300,7 @@ func TestRunCommandEnds(t *testing.T) {
 	if got := s.outcome(t, s.request("run_command", `{"command":"tool","args":["leave","left"]}`)); !strings.HasPrefix(got, `{"exitCode":0,`) {
 		t.Errorf("tool leave = %q", got)
 	}
-	ctx, cancelWait := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancelWait := context.WithTimeout(t.Context(), time.Minute)
 	defer cancelWait()
 	if err := s.tools.opt.Children.Close(ctx); err != nil {
 		t.Errorf("Close = %v", err)
@@ -317,7 +327,7 @@ func TestRunCommandUnbegun(t *testing.T) {
 	t.Parallel()
 	s := newBench(t, nil)
 	s.workflow.Tools.AllowedCommands = []string{"./broken"}
-	if err := os.WriteFile(filepath.Join(s.root, "broken"), []byte("no program"), 0o700); err != nil {
+	if err := writeProgram(filepath.Join(s.root, "broken"), []byte("no program")); err != nil {
 		t.Fatal(err)
 	}
 	_, err := s.tools.Call(t.Context(), s.request("run_command", `{"command":"./broken"}`))

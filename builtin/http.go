@@ -163,9 +163,14 @@ func (r *request) setBody(raw json.RawMessage) error {
 	return nil
 }
 
+// inTime is a context that ends when a request has taken too long.
+func inTime(parent context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(parent, maxHTTP, errLate)
+}
+
 // send sends the request, once, on a connection of its own, and reads the answer.
 func (t *Tools) send(parent context.Context, r *request) (json.RawMessage, error) {
-	ctx, cancel := context.WithTimeoutCause(parent, t.limit, errLate)
+	ctx, cancel := t.inTime(parent)
 	defer cancel()
 	var body io.Reader = http.NoBody
 	if r.body != nil {

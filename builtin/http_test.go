@@ -439,9 +439,23 @@ func TestHTTPRequestLost(t *testing.T) {
 	}
 }
 
+// telling tells of each answer whose header has come.
+type telling struct {
+	http.RoundTripper
+	here chan<- struct{}
+}
+
+func (r telling) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := r.RoundTripper.RoundTrip(req)
+	if err == nil {
+		r.here <- struct{}{}
+	}
+	return resp, err
+}
+
 func testLost(t *testing.T, http2 bool) {
 	t.Helper()
-	gone := make(chan struct{}, 8)
+	here, gone := make(chan struct{}, 8), make(chan struct{}, 8)
 	w, with := newWeb(t, http2, func(out http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/drop":
@@ -451,6 +465,7 @@ func testLost(t *testing.T, http2 bool) {
 			_, _ = io.WriteString(out, "half")
 			panic(http.ErrAbortHandler)
 		case "/never":
+			here <- struct{}{}
 			<-r.Context().Done()
 			gone <- struct{}{}
 		case "/slow":
@@ -485,17 +500,31 @@ func testLost(t *testing.T, http2 bool) {
 	if requests, _, _ := w.seen(); len(requests) != 12 {
 		t.Errorf("the server saw %d requests, want each of 12 once", len(requests))
 	}
-	s.tools.limit = 300 * time.Millisecond
+	// Its time is over once the server waits, or the client for the rest of an answer.
+	s.tools.client.Transport = telling{s.tools.client.Transport, here}
+	s.tools.inTime = func(parent context.Context) (context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithCancelCause(parent)
+		go func() {
+			select {
+			case <-here:
+				cancel(errLate)
+			case <-ctx.Done():
+			}
+		}()
+		return ctx, func() { cancel(nil) }
+	}
 	for _, path := range []string{"/never", "/slow"} {
 		if got := fault(t.Context(), "POST", path); got.Fault != workflows.ToolFailed || got.Reason != "deadline" || got.Retryable || got.Limit == 0 {
 			t.Errorf("http_request %s = %v, retryable %v, limit %v", path, got, got.Retryable, got.Limit)
 		}
 		<-gone
 	}
-	s.tools.limit = time.Minute
+	s.tools.inTime = inTime
 	ctx, cancel := context.WithCancel(t.Context())
-	timer := time.AfterFunc(200*time.Millisecond, cancel)
-	defer timer.Stop()
+	go func() {
+		<-here
+		cancel()
+	}()
 	if got := fault(ctx, "GET", "/slow"); got.Fault != workflows.ToolCancelled {
 		t.Errorf("a cancelled http_request = %v", got)
 	}
