@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -258,22 +259,35 @@ func TestDeafChild(t *testing.T) {
 	w, f := newWorld(t, nil, nil), flow(helperRef(t, "s", "polite"), helperRef(t, "other", "polite"))
 	w.mustOpen(t, f)
 	var wg sync.WaitGroup
-	ctx, stop := context.WithTimeout(t.Context(), time.Second)
-	defer stop()
+	ctx, late := context.WithCancelCause(t.Context())
 	for i, text := range []string{"deaf", strings.Repeat("x", 900<<10)} {
 		wg.Go(func() {
 			_, err := w.say(ctx, f, "s", text)
 			wantFault(t, err, workflows.ToolFailed, ReasonDeadline, false)
 		})
-		for pending := 0; pending <= i && ctx.Err() == nil; pending, _ = w.lookup("r").conns[0].session.peer.sizes() {
+		for p := w.lookup("r").conns[0].session.peer; p.begun() <= i; { // the second fills the pipe
 			runtime.Gosched()
 		}
 	}
 	if got, err := w.say(t.Context(), f, "other", "x"); err != nil || got.Text != "x" {
 		t.Errorf("Call() of the other server = %v, %v, want x", got, err)
 	}
+	late(fmt.Errorf("node: %w", context.DeadlineExceeded))
 	wg.Wait()
 	w.shutdown(t)
+}
+
+// begun counts the requests that have begun to leave and have no answer.
+func (p *peer) begun() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, r := range p.pending {
+		if r.out.begun.Load() {
+			n++
+		}
+	}
+	return n
 }
 
 // A program that ends at once is told of as such; one that ends at the question of the

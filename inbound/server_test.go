@@ -73,7 +73,7 @@ func (s *server) count(what string) int {
 // wait waits until the server has got n messages of the given kind.
 func (s *server) wait(t *testing.T, what string, n int) {
 	t.Helper()
-	limit := time.NewTimer(20 * time.Second)
+	limit := time.NewTimer(time.Minute)
 	defer limit.Stop()
 	for s.count(what) < n {
 		select {
