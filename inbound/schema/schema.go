@@ -162,6 +162,11 @@ func guarded(limit time.Duration, abandoned *atomic.Int32, run func() error) err
 	case err := <-done:
 		return err
 	case <-clock.C:
+		select {
+		case err := <-done: // on a busy machine both may have come by now
+			return err
+		default:
+		}
 		abandoned.Add(1)
 		if apart.Swap(true) {
 			abandoned.Add(-1) // it ended in the same instant

@@ -288,8 +288,8 @@ func TestValidateOverrun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.limit = 1
-	args := json.RawMessage(`{"a":[` + strings.Repeat(`[1,2,3,4,5,6,7,8,9],`, 2000) + `[]]}`)
+	s.limit = 1 // far less than these arguments take, one processor or more
+	args := json.RawMessage(`{"a":[` + strings.Repeat(`[1,2,3,4,5,6,7,8,9],`, 8000) + `[]]}`)
 	if err := s.Validate(args); !errors.Is(err, errOverrun) {
 		t.Fatalf("Validate = %v, want %v", err, errOverrun)
 	}
