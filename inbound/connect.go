@@ -287,11 +287,12 @@ func (c *connection) checkHeaders() {
 	c.found.Tools = kept
 }
 
-// exitWait is how long an end of the output waits for that of the program.
-const exitWait = 250 * time.Millisecond
+// exitWait is how long an end of the output waits for that of the program, which is soon
+// after it but on a busy machine.
+const exitWait = 2 * time.Second
 
 // exit says how the program ended, if it has.
-func (c *connection) exit() string {
+func (c *connection) exit(ctx context.Context) string {
 	if c.proc == nil {
 		return ""
 	}
@@ -300,6 +301,8 @@ func (c *connection) exit() string {
 	select {
 	case <-c.proc.Done():
 	case <-timer.C:
+		return ""
+	case <-ctx.Done():
 		return ""
 	}
 	switch exit := c.proc.Exit(); {

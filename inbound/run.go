@@ -136,7 +136,7 @@ func (r *run) bring(ctx context.Context, c *connection) error {
 		fault = startFault(ctx, c.name, c.declared, err, c.started)
 	}
 	if fault.Reason == ReasonDied {
-		fault.Message += c.exit()
+		fault.Message += c.exit(ctx)
 	}
 	attempt.ended(fault, counts(fault))
 	if c.proc != nil && fault.Fault != workflows.ToolCancelled {
