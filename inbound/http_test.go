@@ -704,7 +704,7 @@ func TestOldSSEForeignEndpoint(t *testing.T) {
 			web := httptest.NewServer(o)
 			t.Cleanup(web.Close)
 			o.endpoint = strings.ReplaceAll(endpoint, "HOST", strings.TrimPrefix(web.URL, "http://"))
-			ref := workflows.ServerRef{ID: "s", Transport: "sse", URL: web.URL + "/sse", AllowLocalEndpoint: true, ConnectTimeout: 5 * time.Second}
+			ref := workflows.ServerRef{ID: "s", Transport: "sse", URL: web.URL + "/sse", AllowLocalEndpoint: true, ConnectTimeout: time.Minute}
 			w := newWorld(t, nil, nil)
 			wantFault(t, w.open(t, flow(ref)), workflows.ToolUnavailable, ReasonHandshake, false)
 			w.shutdown(t)

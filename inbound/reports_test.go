@@ -93,7 +93,7 @@ func TestReportT04(t *testing.T) {
 // ends a call that is held for too long is the call's own deadline, which names itself.
 func TestReportL08(t *testing.T) {
 	t.Parallel()
-	const connect = time.Second
+	const connect = 2 * time.Second
 	h := &httpServer{server: newServer()}
 	h.before = func(w http.ResponseWriter, r *http.Request, body []byte) bool {
 		m, err := parseMessage(body)

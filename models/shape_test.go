@@ -245,7 +245,7 @@ func TestSilentStream(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, v voice) {
 		t.Helper()
-		w := v.world(t, script(fakemodel.Turn{Text: "one two three", Cut: fakemodel.CutHold, After: 2}), func(o *models.Options) { o.Idle = 50 * time.Millisecond })
+		w := v.world(t, script(fakemodel.Turn{Text: "one two three", Cut: fakemodel.CutHold, After: 2}), func(o *models.Options) { o.Idle = time.Second })
 		if e := failed(t, w, v.request("x")); e.Kind != agent.Timeout || !e.Streamed || !strings.Contains(e.Message, "silent") {
 			t.Errorf("Turn = %+v, want a timeout for silence", e)
 		}

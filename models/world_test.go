@@ -122,7 +122,7 @@ func failed(t *testing.T, w *world, req *agent.Request) *agent.ModelError {
 
 func await(t *testing.T, w *world, ok func([]fakemodel.Entry) bool) {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	if err := w.fake.Wait(ctx, ok); err != nil {
 		t.Fatalf("the fake's journal: %v: %+v", err, w.fake.Entries())
