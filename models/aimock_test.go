@@ -152,7 +152,7 @@ func aimockFailures(t *testing.T, m *models.Models, v voice) {
 	defer cancel()
 	begun := time.Now()
 	_, err := m.Turn(ctx, v.request("slow"), func(agent.Delta) { cancel() })
-	if e, ok := errors.AsType[*agent.ModelError](err); !ok || e.Kind != agent.Cancelled || time.Since(begun) > 10*time.Second {
+	if e, ok := errors.AsType[*agent.ModelError](err); !ok || e.Kind != agent.Cancelled || time.Since(begun) > time.Minute {
 		t.Errorf("slow: Turn = %v after %v, want cancelled at once", err, time.Since(begun))
 	}
 }

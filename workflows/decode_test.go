@@ -257,7 +257,7 @@ func TestHostileFiles(t *testing.T) {
 		begin := time.Now()
 		src := bytes.Repeat([]byte(unit), size/len(unit))
 		_, _, err := Parse("f", src, Options{})
-		if took := time.Since(begin); took > 20*time.Second {
+		if took := time.Since(begin); took > time.Minute {
 			t.Errorf("Parse(%q repeated) took %v, want less", unit, took)
 		}
 		if err == nil {

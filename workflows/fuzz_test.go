@@ -34,7 +34,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, src []byte) {
 		begin := time.Now()
 		w, warnings, err := Parse("f", src, testOptions("testdata/good"))
-		if took := time.Since(begin); took > 10*time.Second {
+		if took := time.Since(begin); took > time.Minute {
 			t.Errorf("Parse took %v", took)
 		}
 		checkProblems(t, warnings, len(src))

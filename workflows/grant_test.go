@@ -216,7 +216,7 @@ func TestAdviceTakesLittleTime(t *testing.T) {
 	if len(got) != maxProblems+1 {
 		t.Errorf("%d warnings, want %d", len(got), maxProblems+1)
 	}
-	if took := time.Since(begin); took > 20*time.Second {
+	if took := time.Since(begin); took > time.Minute {
 		t.Errorf("Parse took %v", took)
 	}
 	t.Logf("%v", time.Since(begin))

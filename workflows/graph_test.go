@@ -243,7 +243,7 @@ func TestHostileGraphs(t *testing.T) {
 	} {
 		begin := time.Now()
 		_, _, err := Parse("f", fragment(src), Options{})
-		if took := time.Since(begin); took > 20*time.Second {
+		if took := time.Since(begin); took > time.Minute {
 			t.Errorf("Parse(%s) took %v", name, took)
 		}
 		if wantError := name != "context chain" && name != "long prompt" && name != "handles"; (err != nil) != wantError {

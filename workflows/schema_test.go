@@ -71,7 +71,7 @@ func TestCompileSchema(t *testing.T) {
 		case tt.want != "" && (err == nil || !strings.HasSuffix(err.Error(), tt.want)):
 			t.Errorf("%s: compileSchema: %v, want %s", tt.name, err, tt.want)
 		}
-		if took := time.Since(start); took > 3*time.Second {
+		if took := time.Since(start); took > time.Minute {
 			t.Errorf("%s: compileSchema took %v", tt.name, took)
 		}
 	}

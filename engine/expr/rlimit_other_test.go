@@ -2,10 +2,7 @@
 
 package expr
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 func limitAddressSpace() {}
 
@@ -13,4 +10,4 @@ func limitAddressSpace() {}
 func peakMB() int { return 0 }
 
 // cpuTime is not known here; wall time alone decides.
-func cpuTime() time.Duration { return math.MaxInt64 }
+func cpuTime() time.Duration { return time.Duration(time.Now().UnixNano()) }

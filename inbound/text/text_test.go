@@ -89,7 +89,7 @@ func TestCleanIsLinear(t *testing.T) {
 		in := strings.Repeat(unit, 4<<20/len(unit))
 		began := time.Now()
 		got := Clean(in)
-		if took := time.Since(began); took > 10*time.Second {
+		if took := time.Since(began); took > time.Minute {
 			t.Errorf("Clean of 4 MiB of %q takes %v, want linear time", unit, took)
 		}
 		if strings.ContainsRune(got, esc) {
