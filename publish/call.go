@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// storeTimeout bounds what is done in the store after a request ended.
-	storeTimeout = 5 * time.Second
+	// storeTimeout bounds what is done in the store after a request ended. It is long, as
+	// nobody does it later: a run that keeps a caller which is gone is nobody's to join.
+	storeTimeout = 30 * time.Second
 	// startTimeout bounds what the store does for a call, which a cancel does not cut in half.
 	startTimeout = 30 * time.Second
 	// maxKey is the longest idempotency key.

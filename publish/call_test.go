@@ -118,6 +118,7 @@ func TestHandover(t *testing.T) {
 		t.Errorf("an equal call joined the handed-over run %s, want a run of its own", run)
 	}
 
+	waitState(t, e, run, engine.Waiting)
 	res = c.callResult("relavium_run_wait", fmt.Sprintf(`,"arguments":{"run":%q,"timeout_s":1}`, run))
 	var state struct {
 		Run, Status string

@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds what a test waits for; it is never what passes.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 const projectKey = "p-test"
 

@@ -40,19 +40,17 @@ func waitState(t *testing.T, e *engine.Engine, run string, want ...engine.State)
 // the run alone, and its outcome stays readable.
 func TestClockDetaches(t *testing.T) {
 	t.Parallel()
-	s, e, _ := newServer(t, nil, gated(t, "seventy", 700*time.Millisecond))
+	s, e, _ := newServer(t, nil, gated(t, "seventy", time.Hour))
 	c := connect(t, s)
 	c.initialize(legacy, "probe")
 	c.call("10", "relavium_seventy", `,"arguments":{}`)
-	var gate struct{ RunID string }
-	if err := json.Unmarshal(c.notification("notifications/relavium/human_gate").Params, &gate); err != nil {
-		t.Fatal(err)
-	}
+	run, gate := openGate(c)
 	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":10,"reason":"client timeout"}}`)
 	c.send(`{"jsonrpc":"2.0","id":11,"method":"ping"}`)
 	c.response("11")
-	waitState(t, e, gate.RunID, engine.Completed)
-	got := c.callResult("relavium_run_status", fmt.Sprintf(`,"arguments":{"run":%q}`, gate.RunID))
+	decide(t, e, gate, engine.Approved)
+	waitState(t, e, run, engine.Completed)
+	got := c.callResult("relavium_run_status", fmt.Sprintf(`,"arguments":{"run":%q}`, run))
 	if !strings.Contains(string(got.StructuredContent), `"status":"completed"`) {
 		t.Errorf("status after the clock ran out = %s, want completed", got.StructuredContent)
 	}
@@ -66,13 +64,15 @@ func TestClockDetaches(t *testing.T) {
 // The next equal call joins the run that the clock detached, once.
 func TestClockDetachedRunIsJoined(t *testing.T) {
 	t.Parallel()
-	s, _, _ := newServer(t, nil, gated(t, "seventy", 500*time.Millisecond))
+	s, e, _ := newServer(t, nil, gated(t, "seventy", time.Hour))
 	c := connect(t, s)
 	c.initialize(legacy, "probe")
 	c.call("10", "relavium_seventy", `,"arguments":{}`)
-	c.notification("notifications/relavium/human_gate")
+	openGate(c)
 	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":10,"reason":"McpError: MCP error -32001"}}`)
 	c.call("11", "relavium_seventy", `,"_meta":{"progressToken":1}`)
+	_, gate := openGate(c) // told again where the run was joined
+	decide(t, e, gate, engine.Approved)
 	m := c.response("11")
 	joined := c.result(m)
 	if string(joined.Meta["relavium/joined"]) != "true" {
@@ -88,7 +88,10 @@ func TestClockDetachedRunIsJoined(t *testing.T) {
 	if !strings.Contains(first, "joined run "+runOf(joined)) || !strings.Contains(first, "since 20") {
 		t.Errorf("first progress of a joined call = %s, want since when the run goes", first)
 	}
-	again := c.callResult("relavium_seventy", "")
+	c.call("7", "relavium_seventy", "")
+	_, gate = openGate(c)
+	decide(t, e, gate, engine.Approved)
+	again := c.result(c.response("7"))
 	if runOf(again) == runOf(joined) || again.Meta["relavium/joined"] != nil {
 		t.Errorf("a call after the result was delivered joined %s, want a run of its own", runOf(again))
 	}
@@ -97,15 +100,21 @@ func TestClockDetachedRunIsJoined(t *testing.T) {
 // L03: progress always grows, goes on while a gate waits, and ends before the result.
 func TestProgressWhileWaiting(t *testing.T) {
 	t.Parallel()
-	s, _, _ := newServer(t, func(o *publish.Options) { o.Heartbeat = 40 * time.Millisecond }, gated(t, "beats", 500*time.Millisecond))
+	s, e, _ := newServer(t, func(o *publish.Options) { o.Heartbeat = 40 * time.Millisecond }, gated(t, "beats", time.Hour))
 	c := connect(t, s)
 	c.initialize(legacy, "probe")
 	c.call("10", "relavium_beats", `,"arguments":{},"_meta":{"progressToken":"p"}`)
+	_, gate := openGate(c)
+	for range 3 {
+		beat := c.until(func(m wire) bool { return strings.Contains(m.raw, "waiting for a person") })
+		c.kept = append(c.kept, beat)
+	}
+	decide(t, e, gate, engine.Approved)
 	res := c.result(c.response("10"))
 	if got, want := string(res.StructuredContent), `{"result":{"decision":"approved"}}`; got != want {
 		t.Errorf("structuredContent = %s, want %s", got, want)
 	}
-	last, beats := -1.0, 0
+	last := -1.0
 	for _, m := range c.kept {
 		if m.Method != "notifications/progress" {
 			continue
@@ -121,13 +130,7 @@ func TestProgressWhileWaiting(t *testing.T) {
 		if p.ProgressToken != "p" || p.Progress <= last || p.Progress > p.Total || p.Total != 4 || p.Message == "" {
 			t.Errorf("progress %s after %v: want it larger, at most a total of 4, with a message", m.Params, last)
 		}
-		if strings.Contains(p.Message, "waiting for a person") {
-			beats++
-		}
 		last = p.Progress
-	}
-	if beats < 3 {
-		t.Errorf("%d progress notifications told of the gate, want heartbeats while it waited", beats)
 	}
 	if last != 4 {
 		t.Errorf("last progress = %v, want 4 of 4", last)
@@ -141,17 +144,13 @@ func TestProgressWhileWaiting(t *testing.T) {
 // L12: a cancel ends its own call and run, and nothing else.
 func TestCancelOneOfTwo(t *testing.T) {
 	t.Parallel()
-	s, e, _ := newServer(t, nil, gated(t, "pair", 600*time.Millisecond))
+	s, e, _ := newServer(t, nil, gated(t, "pair", time.Hour))
 	c := connect(t, s)
 	c.initialize(legacy, "probe")
-	runs := map[string]string{}
+	runs, gate := map[string]string{}, ""
 	for _, id := range []string{"10", "11"} {
 		c.call(id, "relavium_pair", `,"arguments":{}`)
-		var gate struct{ RunID string }
-		if err := json.Unmarshal(c.notification("notifications/relavium/human_gate").Params, &gate); err != nil {
-			t.Fatal(err)
-		}
-		runs[id] = gate.RunID
+		runs[id], gate = openGate(c)
 	}
 	if runs["10"] == runs["11"] {
 		t.Fatalf("two calls beside each other share run %s, want two", runs["10"])
@@ -160,6 +159,7 @@ func TestCancelOneOfTwo(t *testing.T) {
 	c.send(`{"jsonrpc":"2.0","id":12,"method":"tools/list"}`)
 	c.response("12")
 	waitState(t, e, runs["10"], engine.Cancelled)
+	decide(t, e, gate, engine.Approved)
 	if got := c.result(c.response("11")); runOf(got) != runs["11"] || got.IsError {
 		t.Errorf("the other call = %+v, want the result of run %s", got, runs["11"])
 	}
@@ -548,7 +548,7 @@ func TestPanic(t *testing.T) {
 // T10: end of input with nothing to do, and with a call that waits.
 func TestEndOfInput(t *testing.T) {
 	t.Parallel()
-	s, e, _ := newServer(t, func(o *publish.Options) { o.EOFGrace = 50 * time.Millisecond }, gated(t, "ask", time.Minute))
+	s, e, _ := newServer(t, func(o *publish.Options) { o.EOFGrace = 50 * time.Millisecond }, gated(t, "ask", time.Hour))
 	for _, waiting := range []bool{false, true} {
 		c := connect(t, s)
 		c.initialize(legacy, "probe")
@@ -556,15 +556,16 @@ func TestEndOfInput(t *testing.T) {
 			c.call("1", "relavium_ask", "")
 			c.notification("notifications/relavium/human_gate")
 		}
-		began := time.Now()
 		c.in.Close()
-		if err := <-c.done; err != nil {
-			t.Errorf("Serve at EOF = %v, want nil", err)
+		select {
+		case err := <-c.done:
+			if err != nil {
+				t.Errorf("Serve at EOF = %v, want nil", err)
+			}
+		case <-time.After(patience):
+			t.Fatal("Serve does not end at EOF")
 		}
 		c.done <- nil // for the cleanup
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("Serve took %v after EOF, want at most 2s", took)
-		}
 	}
 	runs, err := e.Runs(t.Context(), engine.RunFilter{})
 	if err != nil || len(runs) != 1 || runs[0].State != engine.Waiting {

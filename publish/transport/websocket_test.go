@@ -35,7 +35,7 @@ func (p *page) dial(header ...string) *socketPeer {
 
 func (p *page) tryDial(protocol string, header ...string) (*websocket.Conn, *http.Response, error) {
 	p.t.Helper()
-	ctx, done := context.WithTimeout(p.t.Context(), 20*time.Second)
+	ctx, done := context.WithTimeout(p.t.Context(), patience)
 	defer done()
 	opt := &websocket.DialOptions{HTTPClient: p.client, HTTPHeader: http.Header{}}
 	if protocol != "" {
@@ -64,7 +64,7 @@ func (s *socketPeer) send(messages ...string) {
 }
 
 func (s *socketPeer) read() (string, error) {
-	ctx, done := context.WithTimeout(s.t.Context(), 20*time.Second)
+	ctx, done := context.WithTimeout(s.t.Context(), patience)
 	defer done()
 	kind, b, err := s.ws.Read(ctx)
 	if err == nil && kind != websocket.MessageText {
@@ -262,7 +262,7 @@ func TestWebSocketStalls(t *testing.T) {
 		{"half a message", HTTP{BodyTimeout: time.Second}, func(c net.Conn) {
 			_, _ = c.Write([]byte{0x01, 0x84, 0, 0, 0, 0, '{', '"'}) // a text frame that is not the last, half of it
 		}},
-		{"no pong", HTTP{Heartbeat: 20 * time.Millisecond, pongTimeout: 50 * time.Millisecond}, func(net.Conn) {}},
+		{"no pong", HTTP{Heartbeat: 2 * time.Second, pongTimeout: 50 * time.Millisecond}, func(net.Conn) {}},
 		{"gone", HTTP{}, func(c net.Conn) { _ = c.Close() }},
 	}
 	for _, tt := range tests {
@@ -301,7 +301,7 @@ func TestWebSocketStalls(t *testing.T) {
 				if !errors.Is(cause, ErrClosed) {
 					t.Errorf("the call's cause = %v, want %v", cause, ErrClosed)
 				}
-			case <-time.After(20 * time.Second):
+			case <-time.After(patience):
 				t.Fatal("the call still waits")
 			}
 			<-lost
@@ -415,7 +415,7 @@ func TestWebSocketAdmissionEnds(t *testing.T) {
 	})
 	t.Run("expired in a call", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, 300*time.Millisecond, time.Hour)
+		w := start(t, 2*time.Second, time.Hour)
 		work(w)
 		for { // refused as soon as the token has expired
 			w.send(`{"jsonrpc":"2.0","id":2,"method":"other"}`)
@@ -431,7 +431,7 @@ func TestWebSocketAdmissionEnds(t *testing.T) {
 	})
 	t.Run("expired, and the call goes on", func(t *testing.T) {
 		t.Parallel()
-		w := start(t, 300*time.Millisecond, 50*time.Millisecond)
+		w := start(t, 2*time.Second, 50*time.Millisecond)
 		work(w)
 		w.closed(websocket.StatusPolicyViolation)
 		if cause := <-w.causes; !errors.Is(cause, ErrClosed) {
