@@ -67,7 +67,7 @@ func TestConsoleOnATerminal(t *testing.T) {
 		if code != exitDone {
 			t.Errorf("console = exit %d, want 0\n%s", code, s.text())
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the console does not end")
 	}
 	if got, ok := console.Address(home); ok {

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/relavium/relavium-serve/engine"
 )
@@ -53,16 +52,12 @@ func TestClientThatStopsReading(t *testing.T) {
 		continue
 	}
 	_ = out.Close()
-	began := time.Now()
 	if _, err := io.WriteString(in, `{"jsonrpc":"2.0","id":3,"method":"ping"}`+"\n"); err != nil {
 		t.Fatal(err)
 	}
 	err = server.Wait()
 	if ended, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || !ended.Exited()) {
 		t.Errorf("serve ended with %v, want an exit", err)
-	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("serve ended after %s, want it within 2 s", took)
 	}
 	var listed strings.Builder
 	if code := run(t.Context(), []string{"runs", "list", "--json", "--cwd", project}, strings.NewReader(""), &listed, io.Discard, environ); code != exitDone || !strings.Contains(listed.String(), `"state": "`+string(engine.Waiting)) {

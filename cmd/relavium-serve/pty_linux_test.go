@@ -84,7 +84,7 @@ func (s *screen) read() {
 func (s *screen) await(pattern string, mark int) (group string, next int) {
 	s.t.Helper()
 	re := regexp.MustCompile(pattern)
-	timeout := time.NewTimer(20 * time.Second)
+	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
 	for {
 		s.mu.Lock()

@@ -18,6 +18,9 @@ import (
 
 const listChanged = "notifications/tools/list_changed"
 
+// patience bounds every wait for something that has to happen.
+const patience = 60 * time.Second
+
 // A serving is `serve` over stdio with the project and home of a test, and its
 // client.
 type serving struct {
@@ -111,7 +114,7 @@ func serveProject(t *testing.T, files map[string]string, args ...string) *servin
 			if got != 0 {
 				t.Errorf("serve = exit %d, want 0\n%s", got, s.log)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			t.Errorf("serve does not end\n%s", s.log)
 		}
 		stop()
@@ -134,7 +137,7 @@ func (s *serving) next() string {
 			s.heard++
 		}
 		return line
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		s.t.Fatalf("the server says nothing\n%s", s.log)
 	}
 	return ""
@@ -167,7 +170,7 @@ func (s *serving) changed() {
 // logs waits until the log has all the words in one line.
 func (s *serving) logs(words ...string) {
 	s.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for time.Now().Before(deadline) {
