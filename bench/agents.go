@@ -219,13 +219,13 @@ func (a *agents) converse(ctx context.Context, prompt string, told func()) error
 		ev, err := at.Next(ctx)
 		switch {
 		case errors.Is(err, io.EOF):
-			return at.Detach(ctx, "")
+			return at.Detach(ctx, engine.DetachHandOver)
 		case err != nil:
-			return errors.Join(err, at.Detach(ctx, ""))
+			return errors.Join(err, at.Detach(ctx, engine.DetachHandOver))
 		case ev.Type == engine.AgentToken:
 			told()
 		case ev.Type == engine.RunFailed:
-			return errors.Join(ev.Error, at.Detach(ctx, ""))
+			return errors.Join(ev.Error, at.Detach(ctx, engine.DetachHandOver))
 		}
 	}
 }

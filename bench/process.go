@@ -197,7 +197,7 @@ func (b *bench) fill(ctx context.Context, home string) error {
 				a, err := begin(ctx, e, w)
 				if err == nil {
 					_, err = await(ctx, a, engine.RunPaused)
-					err = errors.Join(err, a.Detach(ctx, ""))
+					err = errors.Join(err, a.Detach(ctx, engine.DetachHandOver))
 				}
 				if err != nil {
 					failed <- err

@@ -266,7 +266,7 @@ func ours(name, fragment string) system {
 					return err
 				}
 				_, err = await(ctx, a, "")
-				return errors.Join(err, a.Detach(ctx, ""))
+				return errors.Join(err, a.Detach(ctx, engine.DetachHandOver))
 			}
 			db, err := sql.Open("sqlite", "file:"+filepath.ToSlash(filepath.Join(dir, "serve.db"))+"?_pragma=query_only(ON)")
 			if err != nil {

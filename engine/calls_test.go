@@ -212,7 +212,7 @@ func TestJoin(t *testing.T) {
 	}
 	a = attach(again.Run)
 	handed := start(`{"bird":"auk"}`)
-	detach(attach(handed.Run), "")
+	detach(attach(handed.Run), engine.DetachHandOver)
 	close(b.release)
 	if end := last(follow(t, e, first.Run)); end.Type != engine.RunCompleted {
 		t.Fatalf("ended %s", end.Type)
@@ -264,7 +264,7 @@ func TestOrphan(t *testing.T) {
 	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent, o.OrphanGrace = b, 1500*time.Millisecond })
 	w := parse(t, slowFragment)
 	runs := make(map[string]string)
-	for _, reason := range []string{engine.DetachDrop, ""} {
+	for _, reason := range []string{engine.DetachDrop, engine.DetachHandOver} {
 		s, err := e.Start(t.Context(), request(t, w, `{}`))
 		if err != nil {
 			t.Fatal(err)
@@ -287,7 +287,7 @@ func TestOrphan(t *testing.T) {
 		return r.State
 	}
 	eventually(t, "the orphan is cancelled", func() bool { return cli(runs[engine.DetachDrop]) == engine.Cancelled })
-	if s := cli(runs[""]); s != engine.Running {
+	if s := cli(runs[engine.DetachHandOver]); s != engine.Running {
 		t.Errorf("the handed-over run is %s, want running", s)
 	}
 }

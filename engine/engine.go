@@ -244,6 +244,9 @@ const (
 	DetachClock = "clock" // the client's own time-out
 	DetachClose = "close" // the caller closed its 2026-07-28 stream
 	DetachDrop  = "drop"  // connection lost, EOF, SIGTERM, crash
+
+	DetachHandOver = "handover" // its caller has the run's id and asks for it
+	DetachAsked    = "asked"    // its caller was asked, and comes back with the answer
 )
 
 // Run is one run as the store has it.

@@ -27,7 +27,7 @@ func (e *Engine) hold(ctx context.Context, r *row) error {
 	if me == "" || r.source == "cli" || r.detached.IsZero() && slices.Contains(holders(r.holder), me) {
 		return nil
 	}
-	return e.writeRun(ctx, r.id, `update runs set detached=null, detach_reason=null,
+	return e.writeRun(ctx, r.id, `update runs set detached=null, detach_reason=case when detach_reason='handover' then detach_reason end,
 		holder=case when detached is not null or holder is null then ?1 when instr(holder, ?1)>0 then holder else holder||','||?1 end
 		where id=?2 and claimed is null`, me, r.id)
 }
@@ -82,7 +82,7 @@ func (e *Engine) letGo(ctx context.Context, run, who string, last func(tx *sql.T
 // may come again: those that have not ended, and those that completed lately with
 // nobody known to have heard.
 func (e *Engine) heldBy(ctx context.Context, executor string) (ids []string, foreign bool, err error) {
-	const held = ` and claimed is null and instr(coalesce(holder, ''), ?1)>0 and detached is null and coalesce(detach_reason, '')<>'handover'`
+	const held = ` and claimed is null and instr(coalesce(holder, ''), ?1)>0 and detached is null and coalesce(detach_reason, '') not in ('handover', 'asked')`
 	rows, err := e.store.Read.QueryContext(ctx, `select id, project from runs indexed by runs_open where ended is null`+held+`
 		union all select id, project from runs indexed by runs_ended where ended>?2 and state='completed'`+held,
 		executor, e.now().Add(-e.opt.JoinWindow).UnixMilli())

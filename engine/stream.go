@@ -215,17 +215,18 @@ func (a *Attachment) hand(ev Event) Event {
 	return ev
 }
 
-// Detach leaves the run to go on. reason is DetachClock, DetachClose or
-// DetachDrop, which make it an orphan if nobody else waits, or "" (hand-over),
-// after which it never is one. After the terminal event it says that the result
-// did not reach the caller, so that a retry may join.
+// Detach leaves the run to go on. By DetachClock, DetachClose and DetachDrop it becomes
+// an orphan if nobody else waits, which after DetachHandOver and DetachAsked it never
+// is. After the terminal event it says that the result did not reach the caller, so
+// that a retry may join, but never one that was handed over.
 func (a *Attachment) Detach(ctx context.Context, reason string) error {
 	var err error
 	a.over.Do(func() {
 		left := a.leave()
 		switch {
-		case reason == "":
-			err = a.e.writeRun(ctx, a.run, `update runs set kept=1, detached=null, detach_reason='handover' where id=? and ended is null`, a.run)
+		case reason == DetachHandOver || reason == DetachAsked:
+			err = a.e.writeRun(ctx, a.run, `update runs set kept=1, detached=null,
+				detach_reason=case when detach_reason='handover' then 'handover' else ?1 end where id=?2 and ended is null`, reason, a.run)
 		case left == 0 && reason == DetachClose && a.e.opt.CloseGrace < 0:
 			var alone bool
 			if alone, err = a.e.letGo(ctx, a.run, a.e.me(), nil); err == nil && alone {

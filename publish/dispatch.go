@@ -41,7 +41,7 @@ type exchange struct {
 	fault     *transport.Error              // the JSON-RPC error to answer with, set by a handler
 	instead   json.RawMessage               // the result to answer with, instead of what the handler returns
 	delivered func()                        // to call once the answer reached the client
-	lost      func()                        // to call when it could not
+	lost      func(context.Context)         // to call when it could not, with the context of the request
 	unread    func(context.Context, string) // to call when the client had given up before, for a reason
 	span      trace.Span                    // nil where it is not traced
 }
@@ -76,7 +76,7 @@ func (s *Server) Answer(ctx context.Context, req *transport.Request) (reply tran
 	ctx = context.WithValue(ctx, exchangeKey{}, x)
 	ctx = server.WithSupportedProtocolVersions(x.table.mcp.WithContext(ctx, session), mcp.ValidProtocolVersions)
 	if req.Method == string(mcp.MethodSubscriptionsListen) && x.caller.modern {
-		return s.reply(x, s.listen(ctx, x, session))
+		return s.reply(ctx, x, s.listen(ctx, x, session))
 	}
 	response := x.table.mcp.HandleMessage(ctx, x.message())
 	if req.Method == string(mcp.MethodInitialize) {
@@ -86,7 +86,7 @@ func (s *Server) Answer(ctx context.Context, req *transport.Request) (reply tran
 			}
 		}
 	}
-	return s.reply(x, response)
+	return s.reply(ctx, x, response)
 }
 
 // callerOf reads what 2026-07-28 says with each request, or what initialize
@@ -133,13 +133,23 @@ func (x *exchange) message() json.RawMessage {
 	return append(m, '}')
 }
 
+// carried is the reply that carries a result of the exchange; ctx is the request's own,
+// whose cause tells why it was lost.
+func (x *exchange) carried(ctx context.Context, result json.RawMessage) transport.Reply {
+	r := transport.Reply{Result: readable(result), Delivered: x.delivered, Unread: x.unread}
+	if lost := x.lost; lost != nil {
+		r.Lost = func() { lost(ctx) }
+	}
+	return r
+}
+
 // reply turns what the dispatcher says into what is written.
-func (s *Server) reply(x *exchange, response mcp.JSONRPCMessage) transport.Reply {
+func (s *Server) reply(ctx context.Context, x *exchange, response mcp.JSONRPCMessage) transport.Reply {
 	if x.fault != nil {
 		return transport.Reply{Error: x.fault}
 	}
 	if x.instead != nil {
-		return transport.Reply{Result: readable(x.instead), Delivered: x.delivered, Lost: x.lost, Unread: x.unread}
+		return x.carried(ctx, x.instead)
 	}
 	switch r := response.(type) {
 	case mcp.JSONRPCResponse:
@@ -155,7 +165,7 @@ func (s *Server) reply(x *exchange, response mcp.JSONRPCMessage) transport.Reply
 		if err != nil {
 			return transport.Reply{Error: s.internalFault(x.request.Method, slog.Any("error", err))}
 		}
-		return transport.Reply{Result: readable(body), Delivered: x.delivered, Lost: x.lost, Unread: x.unread}
+		return x.carried(ctx, body)
 	case mcp.JSONRPCError:
 		return transport.Reply{Error: s.faultOf(x, r.Error)}
 	}

@@ -83,7 +83,7 @@ func (s *Server) Resume(ctx context.Context, req *transport.Request, run string,
 	if err != nil {
 		return transport.Reply{Error: s.internalFault(req.Method, slog.Any("error", err))}
 	}
-	return transport.Reply{Result: readable(body), Delivered: x.delivered, Lost: x.lost, Unread: x.unread}
+	return x.carried(ctx, body)
 }
 
 func (s *Server) resumed(ctx context.Context, x *exchange, run string, n int64) any {

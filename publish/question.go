@@ -72,24 +72,25 @@ func (w *wait) question(ctx context.Context) (result *mcp.CallToolResult, over b
 	case q == nil:
 		return nil, false
 	}
-	w.x.lost = func() { w.rejoin(ctx) }
+	w.x.lost = w.unasked
 	return &mcp.CallToolResult{
 		Result:               mcp.Result{ResultType: mcp.ResultTypeInputRequired, Meta: &mcp.Meta{AdditionalFields: map[string]any{"relavium/runId": w.run}}},
 		MultiRoundTripResult: mcp.MultiRoundTripResult{InputRequests: q.Requests, RequestState: q.State},
 	}, false
 }
 
-// rejoin lets the same call join the run again whose question did not arrive.
-func (w *wait) rejoin(ctx context.Context) {
+// unasked is for a question that did not arrive: the caller has left the run as one
+// that waited, and the same call joins it again.
+func (w *wait) unasked(ctx context.Context) {
 	dctx, done := detached(ctx)
 	defer done()
 	a, err := w.server.engine.Attach(dctx, w.run, w.x.caller.principal)
-	if err == nil {
-		err = a.Detach(dctx, engine.DetachDrop)
-	}
 	if err != nil {
 		w.server.log.WarnContext(ctx, "detach from a run", slog.String("run", w.run), slog.Any("error", err))
+		return
 	}
+	w.attachment = a
+	w.interrupted(ctx)
 }
 
 // requestOf names the exchange's call for its state. definition is the one by
@@ -131,7 +132,7 @@ func (s *Server) retry(ctx context.Context, x *exchange) transport.Reply {
 	if err != nil {
 		return transport.Reply{Error: s.internalFault(x.request.Method, slog.Any("error", err))}
 	}
-	return transport.Reply{Result: readable(body), Delivered: x.delivered, Lost: x.lost}
+	return x.carried(ctx, body)
 }
 
 func (s *Server) retried(ctx context.Context, x *exchange) *mcp.CallToolResult {

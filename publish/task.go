@@ -107,15 +107,9 @@ func (s *Server) createTask(ctx context.Context, x *exchange, w *Workflow, start
 	if err := held.attach(sctx); err != nil {
 		return err
 	}
-	ended := context.AfterFunc(ctx, func() { held.interrupted(ctx) })
-	leave := func(reason string) {
-		if ended() {
-			held.detach(ctx, reason)
-		}
-	}
 	r, err := s.engine.Run(sctx, started.Run, x.caller.principal)
 	if err != nil {
-		leave(engine.DetachDrop)
+		held.detach(ctx, engine.DetachDrop)
 		return err
 	}
 	v := s.taskOf(r)
@@ -125,11 +119,13 @@ func (s *Server) createTask(ctx context.Context, x *exchange, w *Workflow, start
 		v.Meta["relavium/joined"] = true
 	}
 	if x.instead, err = encode(v); err != nil {
-		leave(engine.DetachDrop)
+		held.detach(ctx, engine.DetachDrop)
 		return err
 	}
-	x.delivered = func() { leave("") } // nobody's orphan: a task is polled
-	x.lost = func() { leave(engine.DetachDrop) }
+	// What became of the answer counts, not the end of ctx: the dispatcher ends it, and a
+	// client may close its connection as soon as it has read the answer.
+	x.delivered = func() { held.detach(ctx, engine.DetachHandOver) } // nobody's orphan: a task is polled
+	x.lost = func(ctx context.Context) { held.interrupted(ctx) }
 	return nil
 }
 
@@ -225,7 +221,7 @@ func (s *Server) task(ctx context.Context, x *exchange) transport.Reply {
 	if err != nil {
 		return transport.Reply{Error: s.internalFault(x.request.Method, slog.String("run", id), slog.Any("error", err))}
 	}
-	return transport.Reply{Result: readable(body), Delivered: x.delivered, Lost: x.lost}
+	return x.carried(ctx, body)
 }
 
 func (s *Server) taskAnswer(ctx context.Context, x *exchange, r *engine.Run) (any, error) {

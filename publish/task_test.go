@@ -1,6 +1,8 @@
 package publish_test
 
 import (
+	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -15,6 +17,7 @@ import (
 	"github.com/relavium/relavium-serve/gates"
 	"github.com/relavium/relavium-serve/publish"
 	"github.com/relavium/relavium-serve/publish/access"
+	"github.com/relavium/relavium-serve/publish/transport"
 )
 
 const (
@@ -526,4 +529,44 @@ func TestTaskOverStdio(t *testing.T) {
 			t.Fatalf("%d runs go on whose call was cancelled, such as %+v", len(stray), stray[0])
 		}
 	}
+}
+
+// A client may close its connection as soon as it has the task, which ends the
+// request's context: the run is nobody's orphan all the same. One that never got the
+// task leaves an orphan, or, if it cancelled the call, a run that ends.
+func TestTaskIsHeldByItsAnswer(t *testing.T) {
+	t.Parallel()
+	s, e, st := newStoredServer(t, nil, gated(t, "deploy", time.Hour))
+	create := func() (reply transport.Reply, run string, end context.CancelCauseFunc) {
+		ctx, end := context.WithCancelCause(t.Context())
+		reply = s.Answer(ctx, &transport.Request{
+			ID: json.RawMessage("1"), Method: "tools/call", Principal: "local", Session: &transport.Session{},
+			Params: json.RawMessage(`{"name":"relavium_deploy",` + strings.Replace(modernForm, `"elicitation":{"form":{}}`, declaresBoth, 1) + `}`),
+			Notify: func(string, json.RawMessage) error { return nil },
+		})
+		var made task
+		if err := json.Unmarshal(reply.Result, &made); reply.Error != nil || err != nil || made.TaskID == "" {
+			t.Fatalf("answer = %s %v, want a task", reply.Result, reply.Error)
+		}
+		return reply, made.TaskID, end
+	}
+	reply, run, end := create()
+	end(transport.ErrStreamClosed)
+	<-time.After(50 * time.Millisecond) // for what might follow the context
+	reply.Delivered()
+	var at sql.NullInt64
+	var reason string
+	if err := st.db.QueryRowContext(t.Context(), `select detached, detach_reason from runs where id=?`, run).Scan(&at, &reason); err != nil || at.Valid || reason != engine.DetachHandOver {
+		t.Errorf("the run of a delivered task is detached %t by %q (%v), want it handed over", at.Valid, reason, err)
+	}
+
+	reply, run, end = create()
+	end(transport.ErrStreamClosed)
+	reply.Lost()
+	st.waitDetached(t, run, engine.DetachClose)
+
+	reply, run, end = create()
+	end(&transport.CancelledError{Reason: "enough"})
+	reply.Lost()
+	waitState(t, e, run, engine.Cancelled)
 }

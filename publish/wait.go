@@ -95,12 +95,16 @@ func (w *wait) result(ctx context.Context) (result *mcp.CallToolResult, over boo
 			return w.server.unexpected("wait for a run", w.run, err), false
 		case !w.limit.IsZero() && !time.Now().Before(w.limit):
 			settled = true
-			w.detach(ctx, "")
+			w.detach(ctx, engine.DetachHandOver)
 			return nil, true
 		case w.asks():
 			if result, over = w.question(ctx); result != nil || over {
 				settled = true
-				w.detach(ctx, "") // it is no orphan now: a person has it
+				if over {
+					w.detach(ctx, engine.DetachHandOver)
+				} else {
+					w.detach(ctx, engine.DetachAsked) // a person has it
+				}
 				return result, over
 			}
 		default:
@@ -141,12 +145,8 @@ func (w *wait) asks() bool {
 
 // interrupted leaves the run as the cause of the request's end wants it.
 func (w *wait) interrupted(ctx context.Context) *mcp.CallToolResult {
-	cause := context.Cause(ctx)
-	if c, ok := errors.AsType[*transport.CancelledError](cause); ok {
-		if w.server.clock.MatchString(c.Reason) {
-			w.detach(ctx, engine.DetachClock)
-			return stopping(w.run) // not written
-		}
+	reason, cancelled := w.left(ctx)
+	if cancelled {
 		cctx, done := detached(ctx)
 		defer done()
 		if _, err := w.attachment.Cancel(cctx, string(w.x.caller.principal), "cancelled by the client"); err != nil {
@@ -154,15 +154,24 @@ func (w *wait) interrupted(ctx context.Context) *mcp.CallToolResult {
 		}
 		return stopping(w.run) // not written
 	}
-	if errors.Is(cause, transport.ErrStreamClosed) {
-		w.detach(ctx, engine.DetachClose)
-		return stopping(w.run) // not written
-	}
-	if errors.Is(cause, transport.ErrClosed) {
+	if errors.Is(context.Cause(ctx), transport.ErrClosed) {
 		w.call.Leave()
 	}
-	w.detach(ctx, engine.DetachDrop)
+	w.detach(ctx, reason)
 	return stopping(w.run)
+}
+
+// left tells how the caller went: it wants the run cancelled, or left it for a reason.
+func (w *wait) left(ctx context.Context) (reason string, cancelled bool) {
+	cause := context.Cause(ctx)
+	c, cancelled := errors.AsType[*transport.CancelledError](cause)
+	switch {
+	case cancelled && w.server.clock.MatchString(c.Reason):
+		return engine.DetachClock, false
+	case errors.Is(cause, transport.ErrStreamClosed):
+		return engine.DetachClose, false
+	}
+	return engine.DetachDrop, cancelled
 }
 
 // claim makes the exchange tell the engine what became of the result: once it
@@ -171,7 +180,11 @@ func (w *wait) interrupted(ctx context.Context) *mcp.CallToolResult {
 func (w *wait) claim(ctx context.Context) {
 	c := &claim{server: w.server, run: w.run}
 	w.x.delivered = func() { c.delivered(ctx) }
-	w.x.lost = func() { w.detach(ctx, engine.DetachDrop) }
+	w.x.lost = func(ctx context.Context) {
+		if reason, cancelled := w.left(ctx); !cancelled { // else it is what the caller wanted to end
+			w.detach(ctx, reason)
+		}
+	}
 	w.x.unread = c.unread
 }
 

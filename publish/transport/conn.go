@@ -348,13 +348,13 @@ func (c *conn) start(ctx, base context.Context, msg message, m *incoming) bool {
 		settle(rctx, before)
 		reply := c.permitted(rctx, msg)
 		if c.landed(rctx, key, reply) {
-			lost(rctx, reply)
+			lost(reply)
 			reply = Reply{}
 		}
 		c.left(f)
 		line := replyLine(msg.id, reply)
 		if line == nil || silenced(rctx) || c.send(line) != nil {
-			lost(rctx, reply)
+			lost(reply)
 		} else if reply.Delivered != nil {
 			reply.Delivered()
 		}

@@ -250,7 +250,7 @@ func (e *endpoint) batch(w http.ResponseWriter, r *http.Request, by *Caller, f f
 				continue
 			}
 		}
-		lost(ctx, reply)
+		lost(reply)
 	}
 	if len(lines) == 0 {
 		st.accept()
@@ -260,7 +260,7 @@ func (e *endpoint) batch(w http.ResponseWriter, r *http.Request, by *Caller, f f
 	for _, reply := range replies {
 		switch {
 		case !ok:
-			lost(ctx, reply)
+			lost(reply)
 		case reply.Delivered != nil:
 			reply.Delivered()
 		}
@@ -281,7 +281,7 @@ func (e *endpoint) member(ctx context.Context, by *Caller, s *httpSession, st *s
 	defer s.finish(msg.id, fl)
 	reply := e.http.Answer(mctx, answered(req, st))
 	if silenced(mctx) {
-		lost(mctx, reply)
+		lost(reply)
 		return Reply{}
 	}
 	return reply

@@ -290,7 +290,7 @@ func deliver(ctx context.Context, st *stream, id json.RawMessage, reply Reply, m
 			st.refuse(http.StatusUnauthorized)
 		}
 		st.drop()
-		lost(ctx, reply)
+		lost(reply)
 		return false
 	}
 	status := http.StatusOK
@@ -302,7 +302,7 @@ func deliver(ctx context.Context, st *stream, id json.RawMessage, reply Reply, m
 		status = statusOf(reply.Error.Code)
 	}
 	if st.finish(status, line) != nil {
-		lost(ctx, reply)
+		lost(reply)
 		return false
 	}
 	if reply.Delivered != nil {
@@ -311,13 +311,9 @@ func deliver(ctx context.Context, st *stream, id json.RawMessage, reply Reply, m
 	return true
 }
 
-// lost says that nobody got the reply, or that nobody wanted it any more.
-func lost(ctx context.Context, reply Reply) {
-	c, cancelled := errors.AsType[*CancelledError](context.Cause(ctx))
-	switch {
-	case cancelled && reply.Unread != nil:
-		reply.Unread(ctx, c.Reason)
-	case !cancelled && reply.Lost != nil:
+// lost says that the reply was not written.
+func lost(reply Reply) {
+	if reply.Lost != nil {
 		reply.Lost()
 	}
 }

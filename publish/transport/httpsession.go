@@ -317,7 +317,7 @@ func (e *endpoint) resume(r *http.Request, by *Caller, s *httpSession, st *strea
 		s.finish(c.id, fl)
 		switch {
 		case !written:
-			lost(ctx, reply)
+			lost(reply)
 			return
 		case reply.Delivered != nil:
 			reply.Delivered()

@@ -54,10 +54,11 @@ type Error struct {
 func (e *Error) Error() string { return fmt.Sprintf("json-rpc %d: %s", e.Code, e.Message) }
 
 // A Reply answers one request: Result or Error. With neither, nothing is
-// written. Delivered, if set, is called once after the reply was written to an
-// open connection without error; Lost, if set, when that was not possible; Unread,
-// if set, when the client cancels the request for a reason that it sent before the
-// reply reached it, be that written or not.
+// written. Of Delivered and Lost, if set, one is called, once, and only that tells what
+// became of the reply, since ctx ends in both cases: Delivered after it was written to
+// an open connection without error; Lost where it was not, which the cause of ctx
+// explains. Unread, if set, is called when a cancel of the request comes after that,
+// which the client sent before it read the reply.
 type Reply struct {
 	Result    json.RawMessage
 	Error     *Error
