@@ -105,6 +105,51 @@ func TestReplicas(t *testing.T) {
 	}, func() string { return "a revoked token is still taken" })
 }
 
+// TestReplicasAnswer asks a client's person at one server and takes the answer at the
+// other, for a call that waits no longer and for a task.
+func TestReplicasAnswer(t *testing.T) {
+	t.Parallel()
+	a, b := replicas(t, install(t, anyAnswer).project(t, "project", testdata(t, "deploy")))
+	first := a.serveHTTP(t, "--publish", "@mcp_call")
+	shareKeys(t, a, b)
+	second := b.serveHTTP(t, "--publish", "@mcp_call")
+	client := plainClient(t, nil)
+	const approve = `{"action":"accept","content":{"decision":"approve"}}`
+	for _, way := range [][2]string{{first.url, second.url}, {second.url, first.url}} {
+		here, there := way[0], way[1]
+		call := `"name":"relavium_deploy","arguments":{"version":"1.4.2"}`
+		asked := askAs(t, client, here, `"elicitation":{}`, "tools/call", "relavium_deploy", call)
+		if len(asked.InputRequests) != 1 || asked.RequestState == "" {
+			t.Fatalf("the call is answered by %+v, want a question", asked)
+		}
+		for key := range asked.InputRequests {
+			call += fmt.Sprintf(`,"requestState":%q,"inputResponses":{%q:%s}`, asked.RequestState, key, approve)
+		}
+		if got := askAs(t, client, there, `"elicitation":{}`, "tools/call", "relavium_deploy", call); !strings.Contains(string(got.StructuredContent), `"approved"`) {
+			t.Errorf("the call with its answer at the other server = %+v, want its result", got)
+		}
+
+		made := ask(t, client, here, "tools/call", "relavium_deploy", `"name":"relavium_deploy","arguments":{"version":"1.4.2"}`)
+		id := made.TaskID
+		params := fmt.Sprintf(`"taskId":%q`, id)
+		var seen taskSeen
+		waitFor(t, func() bool {
+			seen = ask(t, client, there, "tasks/get", id, params)
+			return len(seen.InputRequests) == 1
+		}, func() string { return fmt.Sprintf("the task at the other server is %+v, want that it asks", seen) })
+		for key := range seen.InputRequests {
+			ask(t, client, there, "tasks/update", id, params+fmt.Sprintf(`,"inputResponses":{%q:%s}`, key, approve))
+		}
+		waitFor(t, func() bool {
+			seen = ask(t, client, here, "tasks/get", id, params)
+			return seen.Status == "completed"
+		}, func() string { return fmt.Sprintf("the task is %+v, want it completed", seen) })
+		if seen.Result.IsError {
+			t.Errorf("the task's result is an error: %+v", seen)
+		}
+	}
+}
+
 // TestReplicaWithoutConsent: a call of the replica that may not start a program is run
 // by the one that may. When that is killed the other does not take the run over, which
 // shows as blocked with what is missing, and goes on once it is granted there. What the

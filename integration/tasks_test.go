@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -59,18 +60,25 @@ func TestTaskThroughKillNine(t *testing.T) {
 	}
 }
 
-// A taskSeen is what a client sees of a task.
+// A taskSeen is what a client sees of a task, or of a call that asks.
 type taskSeen struct {
-	TaskID        string
-	Status        string
-	InputRequests map[string]json.RawMessage
-	Result        struct{ IsError bool }
+	TaskID            string
+	Status            string
+	InputRequests     map[string]json.RawMessage
+	RequestState      string
+	StructuredContent json.RawMessage
+	Result            struct{ IsError bool }
 }
 
 // ask makes one request of a client of 2026-07-28 that declares tasks.
 func ask(t *testing.T, client *http.Client, url, method, name, params string) taskSeen {
 	t.Helper()
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"probe","version":"0"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`, method, params)
+	return askAs(t, client, url, `"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}`, method, name, params)
+}
+
+func askAs(t *testing.T, client *http.Client, url, capabilities, method, name, params string) taskSeen {
+	t.Helper()
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"probe","version":"0"},"io.modelcontextprotocol/clientCapabilities":{%s}}}}`, method, params, capabilities)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
@@ -89,6 +97,9 @@ func ask(t *testing.T, client *http.Client, url, method, name, params string) ta
 	raw, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if at := bytes.LastIndex(raw, []byte("data: ")); at >= 0 && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		raw = raw[at+len("data: "):] // the response is the last event
 	}
 	var got struct{ Result *taskSeen }
 	if err := json.Unmarshal(raw, &got); err != nil || got.Result == nil {
