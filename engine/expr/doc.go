@@ -7,10 +7,8 @@
 //
 // # How time is bounded
 //
-// What counts is the time that a processor works on an expression, where the system
-// tells (Linux): on a busy machine more passes, up to thirty times as much. The engine,
-// QuickJS, looks at its clock between steps of an expression, once in ten thousand, and
-// never inside a builtin. Three things make up for that:
+// The engine, QuickJS, looks at its clock between steps of an expression, once in
+// ten thousand, and never inside a builtin. Three things make up for that:
 // prelude.js takes away what is outside the format's list and bounds the builtins
 // that walk a length or compare long texts; when time is over, a watch takes the
 // room for calls and allocations away and makes the engine look at its next step;

@@ -17,8 +17,8 @@ import (
 
 // Bounds of one evaluation.
 const (
-	evalTimeout    = 1000 * time.Millisecond // of a processor's work
-	grace          = 20 * time.Millisecond   // for the engine's own interrupt to come first
+	evalTimeout    = 1000 * time.Millisecond
+	grace          = 20 * time.Millisecond // for the engine's own interrupt to come first
 	preludeTimeout = 2 * time.Second
 	memoryLimit    = 32 << 20 // bytes
 	stackLimit     = 1000     // nested calls, not bytes

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -142,10 +141,14 @@ func (s *Sandbox) run(ctx context.Context, m *machine, source string, scope Scop
 	}
 	defer expression.Free()
 
-	if err := m.vm.SetEvalTimeout(s.timeout * busiest); err != nil {
+	if err := m.vm.SetEvalTimeout(s.timeout); err != nil {
 		return 0, nil, err
 	}
-	answer, over, err := s.timed(m, expression, mode)
+	start := time.Now()
+	clock := time.AfterFunc(s.timeout+grace, m.starve)
+	answer, err := m.run.Call(quickjs.UndefinedValue, expression, mode)
+	clock.Stop()
+	over := time.Since(start) >= s.timeout
 	if late := m.end(); err != nil || late {
 		return 0, nil, &Error{thrown(err, late || over)}
 	}
@@ -156,16 +159,6 @@ func (s *Sandbox) run(ctx context.Context, m *machine, source string, scope Scop
 		return 0, nil, &Error{ReasonTimeout}
 	}
 	return tag, value, err
-}
-
-// timed runs an expression by the clock, and says whether the time was over.
-func (s *Sandbox) timed(m *machine, expression quickjs.Value, mode int) (answer any, over bool, err error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	c := m.startClock(s.timeout, threadTime())
-	defer func() { over = c.stop() }()
-	answer, err = m.run.Call(quickjs.UndefinedValue, expression, mode)
-	return answer, false, err
 }
 
 // interruptOn stops the machine when ctx ends. The returned func ends the watch.
