@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -145,22 +146,22 @@ func (e *Engine) row(ctx context.Context, id string) (*row, error) {
 // store is busy, until ctx ends. f must use nothing but tx. Updates of the same run,
 // "" where it is of none, follow one another.
 func (e *Engine) update(ctx context.Context, run string, f func(tx *sql.Tx) error) error {
-	return e.persist(ctx, func() error { return e.store.Update(ctx, run, f) })
+	return e.persist(ctx, run, func() error { return e.store.Update(ctx, run, f) })
 }
 
 // updateFull is update whose commit waits for the disk.
 func (e *Engine) updateFull(ctx context.Context, run string, f func(tx *sql.Tx) error) error {
-	return e.persist(ctx, func() error { return e.store.UpdateFull(ctx, run, f) })
+	return e.persist(ctx, run, func() error { return e.store.UpdateFull(ctx, run, f) })
 }
 
-func (e *Engine) persist(ctx context.Context, write func() error) error {
+func (e *Engine) persist(ctx context.Context, run string, write func() error) error {
 	wait := 10 * time.Millisecond
 	for {
 		err := write()
 		if err == nil || !durable.Busy(err) {
 			return err
 		}
-		e.log.LogAttrs(ctx, levelOf(wait), "run store is busy", errAttr(err))
+		e.log.LogAttrs(ctx, levelOf(wait), "run store is busy", slog.String("run", run), errAttr(err))
 		if err := pause(ctx, wait); err != nil {
 			return err
 		}
