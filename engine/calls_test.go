@@ -169,7 +169,8 @@ func TestIdempotencyKey(t *testing.T) {
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	b := newBlocking()
-	e := open(t, durabletest.Place(t, t.TempDir()), func(o *engine.Options) { o.Agent = b })
+	place := durabletest.Place(t, t.TempDir())
+	e := open(t, place, func(o *engine.Options) { o.Agent = b })
 	w := parse(t, `
 		inputs: [{name: bird, type: string}]
 		`+slowFragment)
@@ -213,6 +214,16 @@ func TestJoin(t *testing.T) {
 	a = attach(again.Run)
 	handed := start(`{"bird":"auk"}`)
 	detach(attach(handed.Run), engine.DetachHandOver)
+	asked := start(`{"bird":"owl"}`)
+	detach(attach(asked.Run), engine.DetachAsked)
+	attach(handed.Run).Close()
+	attach(asked.Run).Close()
+	for run, want := range map[string]string{handed.Run: engine.DetachHandOver, asked.Run: ""} {
+		var mark string
+		if err := durabletest.Open(t, place).QueryRowContext(t.Context(), `select coalesce(detach_reason, '') from runs where id=?`, run).Scan(&mark); err != nil || mark != want {
+			t.Errorf("after another call came the mark is %q (%v), want %q", mark, err, want)
+		}
+	}
 	close(b.release)
 	if end := last(follow(t, e, first.Run)); end.Type != engine.RunCompleted {
 		t.Fatalf("ended %s", end.Type)

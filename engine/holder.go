@@ -24,7 +24,8 @@ func (e *Engine) me() string {
 // hold adds this process to the holders of a run that a call attaches to.
 func (e *Engine) hold(ctx context.Context, r *row) error {
 	me := e.me()
-	if me == "" || r.source == "cli" || r.detached.IsZero() && slices.Contains(holders(r.holder), me) {
+	known := r.detached.IsZero() && r.detachReason != DetachAsked && slices.Contains(holders(r.holder), me)
+	if me == "" || r.source == "cli" || known {
 		return nil
 	}
 	return e.writeRun(ctx, r.id, `update runs set detached=null, detach_reason=case when detach_reason='handover' then detach_reason end,
