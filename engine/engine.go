@@ -482,10 +482,13 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.closed.Do(func() {
 		e.stop(errShutdown)
 		close(e.closing)
-		timeout := 10 * time.Second
-		if d, ok := ctx.Deadline(); ok {
-			timeout = max(time.Until(d), 100*time.Millisecond)
+		left := func() time.Duration {
+			if d, ok := ctx.Deadline(); ok {
+				return max(time.Until(d), 100*time.Millisecond)
+			}
+			return 10 * time.Second
 		}
+		timeout := left()
 		var errs []error
 		if x := e.executor.Load(); x != nil {
 			errs = append(errs, x.Close(timeout))
@@ -498,7 +501,9 @@ func (e *Engine) Close(ctx context.Context) error {
 			errs = append(errs, e.opt.Stopped(ctx))
 		}
 		e.sandbox.Close()
-		errs = append(errs, e.storeClaims(context.WithoutCancel(ctx)), e.store.Close())
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), left()) // a database that is away may stay so
+		errs = append(errs, e.storeClaims(last), e.store.Close())
+		cancel()
 		e.failed = errors.Join(errs...)
 	})
 	return e.failed

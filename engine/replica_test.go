@@ -229,6 +229,29 @@ func TestCallWhileDatabaseIsAway(t *testing.T) {
 	calls.Wait()
 }
 
+// TestCloseWhileDatabaseIsAway: a close ends with its context, though there is something
+// left to store that cannot be.
+func TestCloseWhileDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	way, through := newNetwork(t, durabletest.Shared(t))
+	e, err := engine.Open(t.Context(), engine.Options{
+		Path: through, Executor: true, Projects: []string{project}, Agent: agentFunc(echo), Logger: discard(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := last(finish(t, e, request(t, parse(t, pureCase), `{}`))).Run
+	way.away.Store(true)
+	if err := e.Claim(t.Context(), done); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := e.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close = %v, want that not all could be stored in time", err)
+	}
+}
+
 // TestCutOffReplica cuts a replica off from its database while an effect that may not
 // be repeated is under way, and heals the network: the effect was made once, a person
 // is asked, and the replica is back under another id.

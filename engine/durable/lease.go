@@ -165,9 +165,13 @@ func (l *lease) leave() error {
 	return l.farewell
 }
 
+// goodbye is how long a replica that closes tries to say so. Nobody goes on with its runs
+// before that, and without it not before the lease is over.
+const goodbye = 3 * time.Second
+
 // end is the last that keep does for a lease that it still has.
 func (l *lease) end(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 	defer cancel()
 	_, err := l.db.ExecContext(ctx, `update executors set until=0 where id=? and claimant is null`, l.id)
 	if Busy(err) || errors.Is(err, context.DeadlineExceeded) {
