@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/mark3labs/mcp-go/mcp"
 )
 
 const (
@@ -18,8 +20,11 @@ const (
 	// seconds in which a server has to be gone after its input ended.
 	leaveGrace = 300 * time.Millisecond
 
-	// settleGrace is how long a request waits for those cancelled before it.
+	// settleGrace is how long a request waits for those cancelled before it, and
+	// cancelGrace how long one does that may join the run of such a call. A busy store
+	// takes its time to note that a caller is gone; longer wait calls that let go late.
 	settleGrace = time.Second
+	cancelGrace = 5 * time.Second
 
 	// expiryGrace is how long the calls of a caller may go on whose admission
 	// expired; with what is needed to close it stays below a minute.
@@ -345,7 +350,11 @@ func (c *conn) start(ctx, base context.Context, msg message, m *incoming) bool {
 		return false
 	}
 	c.requests.Go(func() {
-		settle(rctx, before)
+		grace := settleGrace
+		if msg.method == string(mcp.MethodToolsCall) {
+			grace = cancelGrace
+		}
+		settle(rctx, before, grace)
 		reply := c.permitted(rctx, msg)
 		if c.landed(rctx, key, reply) {
 			lost(reply)
@@ -404,11 +413,11 @@ func (c *conn) permitted(ctx context.Context, msg message) Reply {
 
 // settle lets the requests that were cancelled before this one was sent end
 // first, so that it finds what their cancel did.
-func settle(ctx context.Context, leaving []*flight) {
+func settle(ctx context.Context, leaving []*flight, grace time.Duration) {
 	if len(leaving) == 0 {
 		return
 	}
-	t := time.NewTimer(settleGrace)
+	t := time.NewTimer(grace)
 	defer t.Stop()
 	for _, f := range leaving {
 		select {

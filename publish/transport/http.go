@@ -162,6 +162,7 @@ type endpoint struct {
 	guard *guard
 
 	sockets  sync.WaitGroup // WebSocket connections
+	heeding  sync.WaitGroup // cancels that other processes wrote
 	mu       sync.Mutex
 	sessions map[string]*httpSession
 	running  int                  // requests

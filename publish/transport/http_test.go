@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -223,6 +224,43 @@ func TestAskOverHTTP(t *testing.T) {
 	if err := <-outcomes; err == nil || err.Error() != "answered elsewhere" {
 		t.Errorf("Ask = %v, want its cause", err)
 	}
+}
+
+// A call that is made again while its cancel is heeded begins when what that did is done:
+// it comes by a request of its own, and may be here sooner.
+func TestCallAfterCancel(t *testing.T) {
+	t.Parallel()
+	cancelled, release := make(chan struct{}), make(chan struct{})
+	var left atomic.Bool
+	p := listen(t, &HTTP{Answer: func(ctx context.Context, req *Request) Reply {
+		switch {
+		case req.Method != "tools/call":
+			return talk(ctx, req)
+		case string(req.ID) == "1":
+			talk(ctx, &Request{Method: "wait", Session: req.Session, Notify: req.Notify})
+			close(cancelled)
+			<-release
+			left.Store(true)
+			return Reply{}
+		}
+		return Reply{Result: json.RawMessage(fmt.Sprint(left.Load()))}
+	}})
+	session := p.session()
+	event(t, p.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`, session).body)
+	cancel := make(chan struct{})
+	go func() {
+		defer close(cancel)
+		if got := p.status(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, session); got != http.StatusAccepted {
+			t.Errorf("a cancel = %d, want 202", got)
+		}
+	}()
+	<-cancelled
+	time.AfterFunc(200*time.Millisecond, func() { close(release) })
+	line, err := p.post(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"x"}}`, session).body.ReadString('\n')
+	if want := `{"jsonrpc":"2.0","id":2,"result":true}`; err != nil || strings.TrimSpace(line) != want {
+		t.Errorf("the call again = %s, %v, want %s: the one that was cancelled is done", line, err, want)
+	}
+	<-cancel
 }
 
 // A client that takes one body cannot be asked, and says so to nobody.

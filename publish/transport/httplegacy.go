@@ -102,6 +102,7 @@ func (e *endpoint) call(w http.ResponseWriter, r *http.Request, by *Caller, f fo
 	s.asking(answered(req, st), st)
 	req.Track = s.tracks(c, st, 0)
 	if msg.method == string(mcp.MethodToolsCall) {
+		settle(ctx, s.heeding(), cancelGrace)
 		e.afterCancels(ctx, s)
 	}
 	reply := e.http.Answer(ctx, req)
@@ -131,6 +132,7 @@ func (e *endpoint) hear(ctx context.Context, by *Caller, s *httpSession, msg mes
 // the notification is answered. One whose connection dropped before is found by
 // its run, and one that another process answers is told of there.
 func (e *endpoint) cancel(ctx context.Context, by *Caller, s *httpSession, params json.RawMessage) {
+	defer s.heed()()
 	var reason string
 	if raw := field(params, "reason"); raw != nil && json.Unmarshal(raw, &reason) != nil {
 		reason = ""
@@ -151,7 +153,7 @@ func (e *endpoint) cancelled(ctx context.Context, by *Caller, s *httpSession, id
 		for _, f := range flights {
 			f.cancel(cause)
 		}
-		settle(ctx, flights)
+		settle(ctx, flights, cancelGrace)
 	}
 	if unread := s.crossed(id); unread != nil { // the answer and the cancel passed each other
 		unread(ctx, reason)

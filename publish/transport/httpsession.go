@@ -38,6 +38,7 @@ type httpSession struct {
 	posts    int       // cancels that were written for other processes, since
 	postsIn  time.Time // this time
 	flights  map[string][]*flight
+	leaving  []*flight   // cancels that are heeded here now
 	calls    []*call     // whose answer may be wanted again, oldest first
 	listener *listener   // the stream for what belongs to no request
 	spare    []*listener // streams that came back with nothing left to say
@@ -313,14 +314,16 @@ func (e *endpoint) resume(r *http.Request, by *Caller, s *httpSession, st *strea
 			st.last()
 			written = st.more(line) == nil
 		}
-		s.settled(c, fl, written)
-		s.finish(c.id, fl)
-		switch {
+		switch { // before it counts as done, which a cancel waits for
 		case !written:
 			lost(reply)
-			return
 		case reply.Delivered != nil:
 			reply.Delivered()
+		}
+		s.settled(c, fl, written)
+		s.finish(c.id, fl)
+		if !written {
+			return
 		}
 	}
 }
@@ -442,6 +445,28 @@ func (s *httpSession) finish(id json.RawMessage, f *flight) {
 	}
 }
 
+// heed notes that a cancel is being heeded, until the returned func is called.
+func (s *httpSession) heed() func() {
+	f := &flight{done: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaving = append(s.leaving, f)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.leaving = slices.DeleteFunc(s.leaving, func(other *flight) bool { return other == f })
+		close(f.done)
+	}
+}
+
+// heeding are the cancels that came before and are being heeded: the same call, made
+// again, goes another way and may be here before they are done.
+func (s *httpSession) heeding() []*flight {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.leaving)
+}
+
 func (s *httpSession) flying(id json.RawMessage) []*flight {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -517,7 +542,7 @@ func (s *httpSession) takeOver(ctx context.Context, c *call, f *flight) {
 	s.mu.Unlock()
 	if before != nil {
 		before.cancel(ErrClosed)
-		settle(ctx, []*flight{before}) // so that its question is left before it is asked again
+		settle(ctx, []*flight{before}, cancelGrace) // so that its question is left before it is asked again
 	}
 }
 

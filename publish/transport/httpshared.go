@@ -33,9 +33,6 @@ const (
 	// hearEvery is how often it is asked what other processes wrote, where there are
 	// sessions.
 	hearEvery = 250 * time.Millisecond
-	// cancelGrace is how long a request waits at most for cancels before it that other
-	// processes have not heeded yet.
-	cancelGrace = 5 * time.Second
 	// heardKept is how long it is known that a cancel was heard. News reach back less.
 	heardKept = 5 * time.Minute
 	// forgetEvery is how often what is too old is deleted.
@@ -252,6 +249,7 @@ func (e *endpoint) hearOthers(ctx context.Context) {
 	}
 	t := time.NewTicker(hearEvery)
 	defer t.Stop()
+	defer e.heeding.Wait()
 	var cleared time.Time
 	failing := false
 	for {
@@ -303,7 +301,7 @@ func (e *endpoint) heard(ctx context.Context, news *News) {
 	}
 	for _, c := range news.Cancels {
 		if s := byKey[c.Session]; s != nil && e.first(c.ID) {
-			e.heed(ctx, s, &c)
+			e.heeding.Go(func() { e.heed(ctx, s, &c) }) // a call that lets go late holds up no other
 		}
 	}
 }
