@@ -214,10 +214,15 @@ func childAttack(index string) {
 	}
 	limitAddressSpace()
 	a, s := attacks()[n], New(1)
+	if !slices.Contains(strings.Split(a.want, "|"), ReasonTimeout) {
+		s.timeout = time.Minute // what ends it comes first, also on a busy machine
+	}
 	before := peakMB()
 	start := time.Now()
 	got := outcome(s, a.source)
-	report := answer{Result: got, Elapsed: time.Since(start), CPU: cpuTime(), PeakMB: peakMB() - before, After: outcome(s, "1+1")}
+	report := answer{Result: got, Elapsed: time.Since(start), CPU: cpuTime(), PeakMB: peakMB() - before}
+	s.timeout = time.Minute
+	report.After = outcome(s, "1+1")
 	if err := json.NewEncoder(os.Stderr).Encode(report); err != nil {
 		panic(err)
 	}
@@ -247,7 +252,7 @@ func TestAttacks(t *testing.T) {
 	for i, a := range attacks() {
 		t.Run(a.name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, exe)
 			cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", attackEnv, i))

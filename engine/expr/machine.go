@@ -19,14 +19,14 @@ import (
 const (
 	evalTimeout    = 1000 * time.Millisecond
 	grace          = 20 * time.Millisecond // for the engine's own interrupt to come first
-	preludeTimeout = 2 * time.Second
-	memoryLimit    = 32 << 20 // bytes
-	stackLimit     = 1000     // nested calls, not bytes
-	maxSource      = 32 << 10 // bytes; the parser looks ahead at every bracket
-	maxScope       = 8 << 20  // bytes of JSON that one evaluation reads
-	maxDepth       = 64       // levels of a value, in scope and result
-	maxResult      = 1 << 20  // bytes
-	maxCompiled    = 4 << 20  // bytes of compiled expressions kept
+	preludeTimeout = 10 * time.Second      // of our own scripts, on a machine however busy
+	memoryLimit    = 32 << 20              // bytes
+	stackLimit     = 1000                  // nested calls, not bytes
+	maxSource      = 32 << 10              // bytes; the parser looks ahead at every bracket
+	maxScope       = 8 << 20               // bytes of JSON that one evaluation reads
+	maxDepth       = 64                    // levels of a value, in scope and result
+	maxResult      = 1 << 20               // bytes
+	maxCompiled    = 4 << 20               // bytes of compiled expressions kept
 )
 
 //go:embed prelude.js
