@@ -336,7 +336,6 @@ func TestCutOffIsNoFailure(t *testing.T) {
 	place := durabletest.Shared(t)
 	begun, lost := make(chan struct{}), make(chan struct{})
 	a := open(t, place, func(o *engine.Options) {
-		o.Lease = shortLease
 		o.CutOff = sync.OnceFunc(func() {
 			close(lost)
 			<-time.After(time.Second) // programs take their time to end
