@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -171,6 +172,33 @@ func TestHTTPCancelAfterTheDrop(t *testing.T) {
 		}
 		if r := waitState(t, e, run, engine.Waiting, engine.Cancelled); r.State != want {
 			t.Errorf("run after a cancel with reason %q is %s, want %s", reason, r.State, want)
+		}
+	}
+}
+
+// A call that its client gave up does not wait again when the client's library comes
+// back for the stream that ended, at whichever replica: the call made again has the run.
+func TestHTTPGivenUpIsNotResumed(t *testing.T) {
+	t.Parallel()
+	a, b, e := replicas(t, nil, publish.HTTPOptions{Hold: 10 * time.Millisecond}, gated(t, "deploy", time.Hour))
+	c := a.initialize("2025-11-25")
+	for i, there := range []*sessionClient{c, c.on(b)} {
+		id := strconv.Itoa(i + 1)
+		call := a.begin(toolCall(id, "relavium_deploy", ""), c.header()...)
+		run, gate := call.gate()
+		last := call.ids[len(call.ids)-1]
+		there.post(cancelOf(id, gaveUp))
+		if m, ok := call.response(); ok {
+			t.Errorf("a cancelled call was answered: %s", m.raw)
+		}
+		silent(t, there.get(last), "a stream for a call that was given up")
+		again := there.begin(toolCall(id+"01", "relavium_deploy", ""), there.header()...)
+		if joined, _ := again.gate(); joined != run {
+			t.Errorf("given up at replica %d: the call again waits for %s, want %s", i, joined, run)
+		}
+		decide(t, e, gate, engine.Approved)
+		if m, ok := again.response(); !ok || runOf(textOfResult(t, m)) != run {
+			t.Errorf("given up at replica %d: the call again got %s, want the result of %s", i, m.raw, run)
 		}
 	}
 }

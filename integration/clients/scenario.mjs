@@ -49,6 +49,7 @@ export async function drive({ client, connect, callTool, protocol, leave }) {
   const nextGate = gates(client);
   const call = (name, args, options) => callTool({ name, arguments: args }, options);
 
+  client.onerror = (err) => console.error("the client:", err);
   await connect();
   say("connect", {
     protocol: protocol(),

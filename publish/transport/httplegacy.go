@@ -92,6 +92,7 @@ func (e *endpoint) call(w http.ResponseWriter, r *http.Request, by *Caller, f fo
 	}
 	ctx, end := requestContext(r.Context(), ErrClosed)
 	defer end(nil)
+	s.want(msg.id)
 	fl := s.begin(msg.id, end)
 	defer s.finish(msg.id, fl)
 	version, _, _ := s.Settled()
@@ -146,9 +147,11 @@ func (e *endpoint) cancel(ctx context.Context, by *Caller, s *httpSession, param
 func (e *endpoint) cancelled(ctx context.Context, by *Caller, s *httpSession, id json.RawMessage, reason string, before time.Time) bool {
 	cause := &CancelledError{Reason: reason}
 	flights := s.flying(id)
-	if !before.IsZero() {
-		flights = slices.DeleteFunc(flights, func(f *flight) bool { return f.began.After(before) })
+	later := func(f *flight) bool { return !before.IsZero() && f.began.After(before) }
+	if !slices.ContainsFunc(flights, later) { // of another call with the id
+		s.giveUp(id)
 	}
+	flights = slices.DeleteFunc(flights, later)
 	if len(flights) > 0 {
 		for _, f := range flights {
 			f.cancel(cause)

@@ -40,6 +40,7 @@ type httpSession struct {
 	flights  map[string][]*flight
 	leaving  []*flight   // cancels that are heeded here now
 	calls    []*call     // whose answer may be wanted again, oldest first
+	given    []string    // calls that were cancelled, by idKey, oldest first
 	listener *listener   // the stream for what belongs to no request
 	spare    []*listener // streams that came back with nothing left to say
 	ear      *ear
@@ -546,14 +547,33 @@ func (s *httpSession) takeOver(ctx context.Context, c *call, f *flight) {
 	}
 }
 
+// giveUp notes that the client wants no answer of the call. Its stream ends without
+// one, for which libraries come back by themselves: it must not wait for the run again.
+func (s *httpSession) giveUp(id json.RawMessage) {
+	if len(id) == 0 || len(id) > maxCallID {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.given = append(s.given[max(len(s.given)-maxCalls+1, 0):], idKey(id))
+}
+
+// want is for a call that begins, by an id that may have been of another.
+func (s *httpSession) want(id json.RawMessage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := idKey(id)
+	s.given = slices.DeleteFunc(s.given, func(other string) bool { return other == key })
+}
+
 // again returns the calls of a run whose answer a client lacks that was told of
-// event n.
+// event n, and wants.
 func (s *httpSession) again(run string, n int64) []*call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var calls []*call
 	for _, c := range s.calls {
-		if c.run == run && run != "" && !c.replayed && (c.final < 0 || n < c.final) {
+		if c.run == run && run != "" && !c.replayed && (c.final < 0 || n < c.final) && !slices.Contains(s.given, idKey(c.id)) {
 			calls = append(calls, c)
 		}
 	}

@@ -444,7 +444,7 @@ func (s *httpSession) marked(at *eventID) *call {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slices.ContainsFunc(s.calls, func(known *call) bool { return known.run == at.run && idKey(known.id) == idKey(c.id) }) {
+	if slices.Contains(s.given, idKey(c.id)) || slices.ContainsFunc(s.calls, func(known *call) bool { return known.run == at.run && idKey(known.id) == idKey(c.id) }) {
 		return nil
 	}
 	return c
