@@ -417,7 +417,6 @@ func TestBusyReplicaKeepsItsLease(t *testing.T) {
 	place := durabletest.Shared(t)
 	const connections = 4
 	e := open(t, fmt.Sprintf("%s?pool_max_conns=%d&idle_in_transaction_session_timeout=0", place, connections), func(o *engine.Options) {
-		o.Lease = shortLease
 		o.CutOff = func() { t.Error("a busy replica was cut off") }
 	})
 	free := make(chan struct{})
@@ -444,7 +443,7 @@ func TestBusyReplicaKeepsItsLease(t *testing.T) {
 		}
 		return ms
 	}
-	for first := until(); until() < first+shortLease.Milliseconds() && !t.Failed(); {
+	for first := until(); until() < first+lease.Milliseconds() && !t.Failed(); {
 		<-time.After(50 * time.Millisecond)
 	}
 	release()
