@@ -109,6 +109,7 @@ type Attachment struct {
 	mu     sync.Mutex
 	pos    int64   // number of the next event to hand out
 	stored []Event // read from the store, before the stream's base
+	kept   int64   // number after the last of those: what is stored does not come again
 	ended  bool
 
 	over sync.Once // Detach, Cancel or Close
@@ -173,11 +174,14 @@ func (a *Attachment) Next(ctx context.Context) (Event, error) {
 		if len(a.stored) > 0 {
 			ev := a.stored[0]
 			a.stored = a.stored[1:]
+			a.kept = ev.N + 1
 			return a.hand(ev), nil
 		}
 		a.s.mu.Lock()
 		base, changed := a.s.base, a.s.changed
-		a.pos = min(a.pos, a.s.next()) // after a crash numbers that were only delivered come again
+		// After a crash numbers that were only delivered come again. The stream of a run that
+		// runs elsewhere may be behind the store.
+		a.pos = max(min(a.pos, a.s.next()), a.kept)
 		if i := a.pos - base; i >= 0 && i < int64(len(a.s.events)) {
 			ev := a.s.events[i]
 			a.s.mu.Unlock()
