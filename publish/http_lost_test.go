@@ -196,6 +196,7 @@ func TestHTTPGivenUpIsNotResumed(t *testing.T) {
 		if joined, _ := again.gate(); joined != run {
 			t.Errorf("given up at replica %d: the call again waits for %s, want %s", i, joined, run)
 		}
+		silent(t, there.get(last), "a stream for a call that was given up, whose run another one waits for")
 		decide(t, e, gate, engine.Approved)
 		if m, ok := again.response(); !ok || runOf(textOfResult(t, m)) != run {
 			t.Errorf("given up at replica %d: the call again got %s, want the result of %s", i, m.raw, run)

@@ -3,10 +3,12 @@ package transport
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -244,7 +246,7 @@ func (e *endpoint) get(w http.ResponseWriter, r *http.Request, c *Caller) {
 	defer st.drop()
 	st.keep(0, cmp.Or(e.http.Heartbeat, DefaultHeartbeat)) // the header at once
 	last := r.Header.Get(mcp.HeaderLastEventID)
-	if at, ok := place(last); ok && at.mark != endMark {
+	if at, ok := place(last); ok && at.mark != endMark && !s.gaveUp(&at) {
 		calls := s.again(at.run, at.n)
 		if marked := s.marked(&at); marked != nil {
 			calls = append(calls, marked)
@@ -556,6 +558,19 @@ func (s *httpSession) giveUp(id json.RawMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.given = append(s.given[max(len(s.given)-maxCalls+1, 0):], idKey(id))
+}
+
+// gaveUp reports whether the event id names a call that was given up: another one that
+// waits for the same run has a stream of its own.
+func (s *httpSession) gaveUp(at *eventID) bool {
+	name, _, _ := strings.Cut(strings.TrimPrefix(at.mark, "."), ".")
+	id, err := base64.RawURLEncoding.DecodeString(name)
+	if err != nil || len(id) == 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Contains(s.given, idKey(id))
 }
 
 // want is for a call that begins, by an id that may have been of another.
