@@ -143,7 +143,7 @@ func (e *endpoint) cancel(ctx context.Context, by *Caller, s *httpSession, param
 }
 
 // cancelled does what cancel does in this process, to a request that began before a
-// time, if that is not zero. It is false if there is none.
+// time, if that is not zero. It is false if there is and was none here.
 func (e *endpoint) cancelled(ctx context.Context, by *Caller, s *httpSession, id json.RawMessage, reason string, before time.Time) bool {
 	cause := &CancelledError{Reason: reason}
 	flights := s.flying(id)
@@ -167,7 +167,7 @@ func (e *endpoint) cancelled(ctx context.Context, by *Caller, s *httpSession, id
 	}
 	c, run, n := s.dropped(id)
 	if c == nil {
-		return false
+		return s.finished(id) // too late, and nobody need wait for another process
 	}
 	cctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	end(cause)

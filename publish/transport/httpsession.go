@@ -43,6 +43,7 @@ type httpSession struct {
 	leaving  []*flight   // cancels that are heeded here now
 	calls    []*call     // whose answer may be wanted again, oldest first
 	given    []string    // calls that were cancelled, by idKey, oldest first
+	ended    []string    // requests that were answered last, the same way
 	listener *listener   // the stream for what belongs to no request
 	spare    []*listener // streams that came back with nothing left to say
 	ear      *ear
@@ -427,6 +428,7 @@ func (s *httpSession) begin(id json.RawMessage, cancel context.CancelCauseFunc) 
 	defer s.mu.Unlock()
 	key := idKey(id)
 	s.flights[key] = append(s.flights[key], f)
+	s.ended = slices.DeleteFunc(s.ended, func(other string) bool { return other == key })
 	if s.over {
 		cancel(ErrClosed)
 	}
@@ -440,12 +442,22 @@ func (s *httpSession) finish(id json.RawMessage, f *flight) {
 	s.flights[key] = slices.DeleteFunc(s.flights[key], func(other *flight) bool { return other == f })
 	if len(s.flights[key]) == 0 {
 		delete(s.flights, key)
+		if len(id) <= maxCallID {
+			s.ended = append(s.ended[max(len(s.ended)-maxCalls+1, 0):], key)
+		}
 	}
 	select {
 	case <-f.done:
 	default:
 		close(f.done)
 	}
+}
+
+// finished reports whether the request of that id was one of the last answered here.
+func (s *httpSession) finished(id json.RawMessage) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Contains(s.ended, idKey(id))
 }
 
 // heed notes that a cancel is being heeded, until the returned func is called.

@@ -3,6 +3,8 @@ package transport
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -158,4 +160,30 @@ func FuzzEventID(f *testing.F) {
 			t.Errorf("marked(%q) is call %s of no run", id, c.id)
 		}
 	})
+}
+
+// A cancel that comes after the answer waits for no other process to heed it; one of a
+// request that is not known here may be for another.
+func TestCancelOfAnswered(t *testing.T) {
+	t.Parallel()
+	e, s, by := &endpoint{http: &HTTP{}}, newSession("local"), &Caller{Principal: "local"}
+	heeded := func(id string) bool {
+		return e.cancelled(t.Context(), by, s, json.RawMessage(id), "", time.Time{})
+	}
+	if heeded("7") {
+		t.Error("a cancel of what was never asked is heeded")
+	}
+	s.finish(json.RawMessage("7"), s.begin(json.RawMessage("7"), func(error) {}))
+	for id, want := range map[string]bool{"7": true, `"7"`: false, "8": false} {
+		if got := heeded(id); got != want {
+			t.Errorf("a cancel of %s after the answer to 7 is heeded: %t, want %t", id, got, want)
+		}
+	}
+	for i := range maxCalls {
+		id := json.RawMessage(strconv.Itoa(100 + i))
+		s.finish(id, s.begin(id, func(error) {}))
+	}
+	if heeded("7") || !heeded("100") || len(s.ended) != maxCalls {
+		t.Errorf("%d answered requests are known, want the last %d", len(s.ended), maxCalls)
+	}
 }
