@@ -278,7 +278,7 @@ func TestCutOffReplica(t *testing.T) {
 	})
 	var cut atomic.Bool
 	a := open(t, through, func(o *engine.Options) {
-		o.Agent, o.CutOff, o.Lease = agent, func() { cut.Store(true) }, 2*shortLease
+		o.Agent, o.CutOff, o.Lease = agent, func() { cut.Store(true) }, 4*shortLease
 	})
 	b := open(t, place, func(o *engine.Options) { o.Agent = agent })
 	s, err := a.Start(t.Context(), request(t, parse(t, slowFragment), `{}`))
