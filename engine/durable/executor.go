@@ -53,8 +53,8 @@ type Executor struct {
 	live  map[string]struct{} // segments that run in this process, by workflow id
 	first map[string]struct{} // those that Start is beginning
 
-	life context.Context //nolint:containedctx // of all segments here; Interrupt ends it
-	end  context.CancelFunc
+	interrupted bool
+	ends        map[*context.CancelFunc]struct{} // of the contexts of what runs here
 
 	ending  atomic.Bool
 	closing sync.Once
@@ -87,9 +87,9 @@ func Launch(ctx context.Context, store *Store, opt LaunchOptions) (*Executor, er
 		id: uuid.NewString(), store: store, run: opt.Run, log: opt.Log,
 		live:  make(map[string]struct{}),
 		first: make(map[string]struct{}),
+		ends:  make(map[*context.CancelFunc]struct{}),
 	}
 	x.queue = "x-" + x.id
-	x.life, x.end = context.WithCancel(context.WithoutCancel(ctx))
 	if err := x.launch(ctx, opt); err != nil {
 		return nil, errors.Join(err, x.Close(0))
 	}
@@ -271,34 +271,30 @@ func (x *Executor) segment(ctx dbos.Context, id string) (string, error) {
 	return "", err
 }
 
-// within is a context that has ended once Interrupt has returned, and ends with ctx,
-// whose values it has. over lets go of it.
+// within is ctx, ended once Interrupt has returned. over lets go of it.
 func (x *Executor) within(ctx context.Context) (life context.Context, over func()) {
-	life, cancel := context.WithCancel(joined{Context: x.life, more: ctx})
-	stop := context.AfterFunc(ctx, cancel)
-	return life, func() {
-		stop()
+	life, cancel := context.WithCancel(ctx)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ends[&cancel] = struct{}{}
+	if x.interrupted {
 		cancel()
 	}
-}
-
-// joined is a context with the values of another besides.
-type joined struct {
-	context.Context //nolint:containedctx // it is a context
-	more            context.Context
-}
-
-func (j joined) Value(key any) any {
-	if v := j.Context.Value(key); v != nil {
-		return v
+	return life, func() {
+		cancel()
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		delete(x.ends, &cancel)
 	}
-	return j.more.Value(key)
 }
 
 // left is the error of what was interrupted: nothing of it is to be recorded, so it
 // ends once DBOS has been told, too.
 func (x *Executor) left(ctx context.Context, err error) error {
-	if x.life.Err() == nil {
+	x.mu.Lock()
+	interrupted := x.interrupted
+	x.mu.Unlock()
+	if !interrupted {
 		return err
 	}
 	<-ctx.Done()
@@ -307,7 +303,14 @@ func (x *Executor) left(ctx context.Context, err error) error {
 
 // Interrupt ends the contexts of the segments that run here, which stay for another
 // process. Close does so too, and waits for them.
-func (x *Executor) Interrupt() { x.end() }
+func (x *Executor) Interrupt() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.interrupted = true
+	for end := range x.ends {
+		(*end)()
+	}
+}
 
 // A Left is a segment that an executor began and did not end.
 type Left struct {
@@ -393,7 +396,7 @@ func ids(refs []Ref) []string {
 func (x *Executor) Close(timeout time.Duration) error {
 	x.closing.Do(func() {
 		x.ending.Store(true)
-		x.end()
+		x.Interrupt()
 		var errs []error
 		if x.dbos != nil {
 			errs = append(errs, dbos.Shutdown(x.dbos, timeout))
