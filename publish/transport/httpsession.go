@@ -42,8 +42,8 @@ type httpSession struct {
 	flights  map[string][]*flight
 	leaving  []*flight   // cancels that are heeded here now
 	calls    []*call     // whose answer may be wanted again, oldest first
-	given    []string    // calls that were cancelled, by idKey, oldest first
-	ended    []string    // requests that were answered last, the same way
+	given    recent      // calls that were cancelled
+	ended    recent      // requests that were answered
 	listener *listener   // the stream for what belongs to no request
 	spare    []*listener // streams that came back with nothing left to say
 	ear      *ear
@@ -74,6 +74,22 @@ type call struct {
 	replayed bool                          // the answer was written again
 	by       *flight                       // what answers it now, or nil
 }
+
+// recent are the last requests of a kind, at most maxCalls, by idKey, oldest first.
+type recent []string
+
+func (r *recent) add(id json.RawMessage) {
+	if len(id) > 0 && len(id) <= maxCallID {
+		*r = append((*r)[max(len(*r)-maxCalls+1, 0):], idKey(id))
+	}
+}
+
+func (r *recent) drop(id json.RawMessage) {
+	key := idKey(id)
+	*r = slices.DeleteFunc(*r, func(other string) bool { return other == key })
+}
+
+func (r *recent) has(id json.RawMessage) bool { return len(id) > 0 && slices.Contains(*r, idKey(id)) }
 
 func newSession(principal string) *httpSession {
 	now := time.Now()
@@ -428,7 +444,7 @@ func (s *httpSession) begin(id json.RawMessage, cancel context.CancelCauseFunc) 
 	defer s.mu.Unlock()
 	key := idKey(id)
 	s.flights[key] = append(s.flights[key], f)
-	s.ended = slices.DeleteFunc(s.ended, func(other string) bool { return other == key })
+	s.ended.drop(id)
 	if s.over {
 		cancel(ErrClosed)
 	}
@@ -442,9 +458,7 @@ func (s *httpSession) finish(id json.RawMessage, f *flight) {
 	s.flights[key] = slices.DeleteFunc(s.flights[key], func(other *flight) bool { return other == f })
 	if len(s.flights[key]) == 0 {
 		delete(s.flights, key)
-		if len(id) <= maxCallID {
-			s.ended = append(s.ended[max(len(s.ended)-maxCalls+1, 0):], key)
-		}
+		s.ended.add(id)
 	}
 	select {
 	case <-f.done:
@@ -457,7 +471,7 @@ func (s *httpSession) finish(id json.RawMessage, f *flight) {
 func (s *httpSession) finished(id json.RawMessage) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Contains(s.ended, idKey(id))
+	return s.ended.has(id)
 }
 
 // heed notes that a cancel is being heeded, until the returned func is called.
@@ -564,12 +578,9 @@ func (s *httpSession) takeOver(ctx context.Context, c *call, f *flight) {
 // giveUp notes that the client wants no answer of the call. Its stream ends without
 // one, for which libraries come back by themselves: it must not wait for the run again.
 func (s *httpSession) giveUp(id json.RawMessage) {
-	if len(id) == 0 || len(id) > maxCallID {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.given = append(s.given[max(len(s.given)-maxCalls+1, 0):], idKey(id))
+	s.given.add(id)
 }
 
 // gaveUp reports whether the event id names a call that was given up: another one that
@@ -577,20 +588,19 @@ func (s *httpSession) giveUp(id json.RawMessage) {
 func (s *httpSession) gaveUp(at *eventID) bool {
 	name, _, _ := strings.Cut(strings.TrimPrefix(at.mark, "."), ".")
 	id, err := base64.RawURLEncoding.DecodeString(name)
-	if err != nil || len(id) == 0 {
+	if err != nil {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Contains(s.given, idKey(id))
+	return s.given.has(id)
 }
 
 // want is for a call that begins, by an id that may have been of another.
 func (s *httpSession) want(id json.RawMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := idKey(id)
-	s.given = slices.DeleteFunc(s.given, func(other string) bool { return other == key })
+	s.given.drop(id)
 }
 
 // again returns the calls of a run whose answer a client lacks that was told of
@@ -600,7 +610,7 @@ func (s *httpSession) again(run string, n int64) []*call {
 	defer s.mu.Unlock()
 	var calls []*call
 	for _, c := range s.calls {
-		if c.run == run && run != "" && !c.replayed && (c.final < 0 || n < c.final) && !slices.Contains(s.given, idKey(c.id)) {
+		if c.run == run && run != "" && !c.replayed && (c.final < 0 || n < c.final) && !s.given.has(c.id) {
 			calls = append(calls, c)
 		}
 	}
